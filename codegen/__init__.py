@@ -1,0 +1,1 @@
+"""From a plan and an engine tree to a patch."""

@@ -1,0 +1,278 @@
+"""The commands ``check``, ``compile``, ``apply`` and ``unapply``."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cfac.compiler.api import check as check_spec
+from cfac.compiler.api import load
+from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Span
+from cfac.compiler.model import Spec
+from cfac.compiler.render import FORMATS, Format, emit, summary
+
+_DIFF_LINES = 12
+_FORMAT = click.option(
+    "--format",
+    "fmt",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="How diagnostics are printed.",
+)
+_SPEC = click.Path(exists=True, dir_okay=False)
+_ENGINE = click.option(
+    "--engine",
+    type=click.Path(exists=True),
+    help="The engine's tree: a checkout, a site-packages, or the package's folder.",
+)
+
+
+@click.command()
+@click.argument("specs", nargs=-1, type=_SPEC, metavar="[SPEC]...")
+@_ENGINE
+@_FORMAT
+def check(specs: tuple[str, ...], engine: str | None, fmt: Format) -> None:
+    """Report everything that is wrong with SPEC; with --engine, its anchors too."""
+    found: list[Diagnostic] = []
+    sources: dict[str, str] = {}
+    lines: list[str] = []
+    for path in specs or (_find_spec(),):
+        spec, diagnostics, order = _load(path)
+        if spec is not None:
+            sources.update(spec.sources)
+            if not diagnostics.errors:
+                lines.append(f"{path}: {' > '.join(order)}")
+                if engine is not None:
+                    lines += _check_engine(path, spec, engine, diagnostics)
+        found += diagnostics.sorted()
+    failed = any(item.severity == "error" for item in found)
+    if found or fmt == "json":
+        emit(found, sources, fmt)
+    if fmt == "text":
+        if not failed:
+            for line in lines:
+                click.echo(line)
+        if found:
+            click.echo(summary(found), err=True)
+    if failed:
+        raise SystemExit(1)
+
+
+def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) -> Iterator[str]:
+    from cfac.codegen.compile import compile_engine
+    from cfac.codegen.engine import find_engine
+
+    tree = find_engine(spec, engine, diagnostics)
+    if tree is not None:
+        applied = _read(Path("patches", f"{spec.name}.patch"))
+        result = compile_engine(spec, tree, applied=applied)
+        diagnostics.extend(result.diagnostics)
+        if result.ok:
+            yield (
+                f"{path}: {result.bound} of {result.declared} transitions bound in "
+                f"{tree.package} {tree.version}"
+            )
+
+
+@click.command("compile")
+@click.argument("spec_path", required=False, type=_SPEC, metavar="[SPEC]")
+@_ENGINE
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    default="patches",
+    show_default=True,
+    help="The folder for the patch, plan, lock and report.",
+)
+@click.option(
+    "--check",
+    "check_only",
+    is_flag=True,
+    help="Write nothing; exit with 3 if the committed files differ from what SPEC gives.",
+)
+@click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
+@_FORMAT
+def compile_(
+    spec_path: str | None,
+    engine: str | None,
+    output: str,
+    check_only: bool,
+    accept: bool,
+    fmt: Format,
+) -> None:
+    """Generate the patch, plan, lock and report of SPEC.
+
+    Inside a fork no argument is needed: SPEC is the one startup graph in the current
+    folder, and the engine is the enclosing checkout, else the installed package.
+    """
+    from cfac.codegen.compile import compile_engine
+    from cfac.codegen.engine import find_engine
+
+    spec, diagnostics, _ = _load(spec_path or _find_spec())
+    result = None
+    folder = Path(output)
+    if spec is not None and not diagnostics.errors:
+        tree = find_engine(spec, engine, diagnostics)
+        if tree is not None:
+            lock = _read(folder / f"{spec.name}.lock")
+            text = None if lock is None else lock.decode("utf-8", "replace")
+            patch = folder / f"{spec.name}.patch"
+            result = compile_engine(spec, tree, lock=text, accept=accept, applied=_read(patch))
+            diagnostics.extend(result.diagnostics)
+            if result.replaces and not check_only:
+                diagnostics.error(
+                    "CF411",
+                    f"{patch} is applied to {tree.root}, and the spec gives another patch now",
+                    spec.engine.span if spec.engine else spec.span,
+                    help=f"first: cfac unapply {patch}",
+                )
+    found = diagnostics.sorted()
+    if found or fmt == "json":
+        emit(found, spec.sources if spec else {}, fmt)
+    if fmt == "text" and found:
+        click.echo(summary(found), err=True)
+    if spec is None or result is None or diagnostics.errors:
+        raise SystemExit(1)
+    outputs = {folder / name: data for name, data in result.outputs(spec.name).items()}
+    if check_only:
+        _compare(outputs)
+        return
+    for path, data in outputs.items():
+        _write(path, data)
+    if fmt == "text":
+        click.echo(
+            f"{folder / spec.name}.patch: {result.bound} of {result.declared} transitions bound, "
+            f"{len(result.files)} files"
+        )
+
+
+def _compare(outputs: dict[Path, bytes]) -> None:
+    stale = {path: _read(path) for path, data in outputs.items() if _read(path) != data}
+    for path, old in stale.items():
+        click.echo(f"{path}: {'missing' if old is None else 'out of date'}", err=True)
+        if old is None:
+            continue
+        lines = difflib.unified_diff(
+            old.decode("utf-8", "replace").splitlines(),
+            outputs[path].decode("utf-8", "replace").splitlines(),
+            "committed",
+            "generated",
+            lineterm="",
+            n=1,
+        )
+        shown = list(lines)
+        for line in shown[:_DIFF_LINES]:
+            click.echo(f"  {line}", err=True)
+        if len(shown) > _DIFF_LINES:
+            click.echo(f"  ... {len(shown) - _DIFF_LINES} more lines", err=True)
+    if stale:
+        click.echo("run cfac compile and commit what it writes", err=True)
+        raise SystemExit(3)
+
+
+@click.command()
+@click.argument("patch", type=_SPEC)
+@_ENGINE
+def apply(patch: str, engine: str | None) -> None:
+    """Apply PATCH to an engine's tree; a second time is a no-op."""
+    _apply(patch, engine, reverse=False)
+
+
+@click.command()
+@click.argument("patch", type=_SPEC)
+@_ENGINE
+def unapply(patch: str, engine: str | None) -> None:
+    """Take PATCH out of an engine's tree: every byte as before."""
+    _apply(patch, engine, reverse=True)
+
+
+def _apply(path: str, engine: str | None, *, reverse: bool) -> None:
+    from cfac.codegen import apply as applying
+    from cfac.codegen.engine import locate
+
+    data = Path(path).read_bytes()
+    diagnostics = Diagnostics()
+    span = Span(path, 1, 1, 2)
+    try:
+        patch = applying.parse_patch(data)
+        root = locate(patch.package, engine, [Path.cwd(), Path(path).absolute().parent])
+        if root is None:
+            where = engine or "any enclosing folder, and it is not installed"
+            diagnostics.error(
+                "CF401",
+                f"no package {patch.package!r} in {where}",
+                span,
+                help="name the engine's tree with --engine PATH",
+            )
+        else:
+            run = applying.unapply if reverse else applying.apply
+            outcome = run(data, root[0])
+            state = "taken out of" if reverse else "applied to"
+            count = len(outcome.changed)
+            click.echo(
+                f"{patch.name}: {state} {root[0]} ({count} files changed)"
+                if count
+                else f"{patch.name}: nothing to do in {root[0]}"
+            )
+    except applying.PatchError as error:
+        diagnostics.error(error.code, str(error), span, help=error.help)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    if diagnostics.errors:
+        emit(diagnostics, {path: ""})
+        raise SystemExit(1)
+
+
+def _load(path: str) -> tuple[Spec | None, Diagnostics, list[str]]:
+    """A spec with all that load and check say about it, and the witness order."""
+    spec, loaded = load(path)
+    diagnostics = Diagnostics(list(loaded))
+    order: list[str] = []
+    if spec is not None:
+        checked: Any = check_spec(spec)
+        diagnostics.extend(checked.diagnostics)
+        order = [str(name) for name in checked.order or ()]
+    return spec, diagnostics, order
+
+
+def _find_spec() -> str:
+    """The one startup graph in the current folder."""
+    here = Path()
+    found = [
+        str(path)
+        for path in sorted([*here.glob("*.yaml"), *here.glob("*.yml")])
+        if "kind: StartupGraph" in path.read_text("utf-8", errors="replace")
+    ]
+    if len(found) != 1:
+        names = f": {', '.join(found)}" if found else ""
+        count = "several startup graphs" if found else "no startup graph"
+        raise click.UsageError(f"{count} in the current folder{names}; name the SPEC")
+    return found[0]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    if _read(path) == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.cfac-tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)  # noqa: PTH105
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()

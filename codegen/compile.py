@@ -1,0 +1,301 @@
+"""From a spec and an engine tree to a patch: all of it, or only diagnostics."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+import cfac
+from cfac.codegen import edit as edits
+from cfac.codegen.anchors import Match, Tree, resolve
+from cfac.codegen.apply import originals
+from cfac.codegen.calls import CallWriter, marker
+from cfac.codegen.engine import Engine
+from cfac.codegen.lock import Touched, fingerprint, renew
+from cfac.codegen.package import package_files
+from cfac.codegen.patch import Change, render_patch
+from cfac.codegen.positions import Point, Refused, entry, in_coroutine, points, where
+from cfac.codegen.report import Row, render_report
+from cfac.codegen.sites import Bound, applicable
+from cfac.codegen.source import Source
+from cfac.compiler.diagnostics import Diagnostics
+from cfac.compiler.model import SiteKind, Spec
+from cfac.compiler.plan import compile_plan, render_plan
+
+
+@dataclass(slots=True)
+class CompileResult:
+    """What a compilation gives.  With an error in ``diagnostics`` all texts are empty."""
+
+    diagnostics: Diagnostics
+    patch: bytes = b""
+    plan: str = ""
+    report: str = ""
+    lock: str = ""
+    bound: int = 0
+    declared: int = 0
+    replaces: bool = False  # another patch is applied to the tree
+    files: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a patch."""
+        return not self.diagnostics.errors
+
+    def outputs(self, name: str) -> dict[str, bytes]:
+        """File name -> content of what belongs in the output folder."""
+        return {
+            f"{name}.patch": self.patch,
+            f"{name}.plan.json": self.plan.encode(),
+            f"{name}.lock": self.lock.encode(),
+            f"{name}.md": self.report.encode(),
+        }
+
+
+@dataclass(slots=True)
+class _File:
+    source: Source
+    inserts: list[edits.Insert] = field(default_factory=list)
+    wraps: list[edits.Wrap] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Work:
+    spec: Spec
+    tree: Tree
+    diagnostics: Diagnostics
+    files: dict[str, _File] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    touched: list[Touched] = field(default_factory=list)
+    published: set[str] = field(default_factory=set)
+
+    def file(self, source: Source) -> _File:
+        return self.files.setdefault(source.path, _File(source))
+
+
+def spec_hash(spec: Spec) -> str:
+    """One hash of a spec and all it includes, independent of where the files are."""
+    parts = sorted(
+        f"{PurePath(name).name}\0{hashlib.sha256(text.encode()).hexdigest()}"
+        for name, text in spec.sources.items()
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def compile_engine(
+    spec: Spec,
+    engine: Engine,
+    *,
+    lock: str | None = None,
+    accept: bool = False,
+    applied: bytes | None = None,
+) -> CompileResult:
+    """Compile a checked spec for an engine tree.  Reads the tree, writes nothing.
+
+    ``lock`` is the text of the lock file of an earlier compilation.  ``applied`` is its
+    patch: where the tree has it applied, the tree is read as if it had not.
+    """
+    diagnostics = Diagnostics()
+    result = CompileResult(diagnostics, declared=sum(1 for _ in spec.transitions()))
+    before = None if applied is None else originals(applied, engine.root)
+    work = _Work(spec, Tree(engine.root, engine.package, before or {}), diagnostics)
+    if before is None and (engine.folder / "_cfac" / "__init__.py").exists():
+        diagnostics.error(
+            "CF411",
+            f"{engine.folder / '_cfac'} exists: this tree is patched already",
+            spec.engine.span if spec.engine else spec.span,
+            help="take the patch out with cfac unapply, or name an unpatched tree with --engine",
+        )
+        return result
+    bounds = applicable(spec, engine.version, diagnostics)
+    for bound in bounds:
+        _place(work, bound)
+    _check_params(work, bounds)
+    for file in work.files.values():
+        _add_import(work, file)
+    if diagnostics.errors:
+        return result
+    changes = _edit(work)
+    if diagnostics.errors:
+        return result
+    plan = render_plan(compile_plan(spec))
+    for path, data in package_files(engine.package, spec.name, plan, cfac.__version__).items():
+        changes.append(Change(path, None, ((0, data),)))
+    new_lock = renew(
+        lock,
+        spec.name,
+        engine.package,
+        engine.version,
+        work.touched,
+        diagnostics,
+        accept=accept,
+    )
+    result.patch = render_patch(
+        spec.name, spec_hash(spec), engine.package, engine.version, cfac.__version__, changes
+    )
+    result.plan, result.lock = plan, new_lock
+    result.replaces = before is not None and applied != result.patch
+    declared = {f"{component.name}.{state.name}" for component, state in spec.transitions()}
+    result.bound = len(work.published & declared)
+    result.files = tuple(sorted(change.path for change in changes))
+    result.report = render_report(spec, engine.package, engine.version, work.rows, work.published)
+    return result
+
+
+def _place(work: _Work, bound: Bound) -> None:
+    """Resolve one site and note its edits."""
+    site, label = bound.site, f"{bound.transition} {bound.site.kind}"
+    if site.kind == "publish":
+        work.published.add(bound.transition)
+    if site.at == "process_exit":
+        work.rows.append(Row(bound.transition, site.kind, site.at, "", 0, "process exit", ""))
+        CallWriter(work.spec, bound, work.diagnostics).refuse_at_exit()
+        return
+    if site.at == "around" and site.kind != "publish":
+        work.diagnostics.error(
+            "CF407",
+            f"{label}: 'around' is for publish (it puts begin before and publish after)",
+            site.span,
+        )
+        return
+    match = resolve(site, work.tree, label, work.diagnostics)
+    if match is None:
+        return
+    work.touched.append(Touched(match.place, fingerprint(match.scope), site.span))
+    if site.at == "replace_callee":
+        _replace(work, bound, match)
+        return
+    for node in match.nodes or (None,):
+        try:
+            found = points(match.source, match.scope, node, site.at)
+        except Refused as refused:
+            _refuse(work, bound, match, refused)
+            continue
+        for role, point in found:
+            if site.kind == "wait" and in_coroutine(match.source, point):
+                work.diagnostics.warning(
+                    "CF417",
+                    f"{label}: {match.source.path}:{point.line} is in a coroutine: the wait "
+                    "blocks its whole event loop",
+                    site.span,
+                    help="bind the wait in a function that is not async",
+                )
+            kind: SiteKind = "begin" if role == "before" and site.at == "around" else site.kind
+            _insert(work, bound, match, kind, point)
+
+
+def _insert(work: _Work, bound: Bound, match: Match, kind: SiteKind, point: Point) -> None:
+    code = CallWriter(work.spec, bound, work.diagnostics).write(kind, match.source, point)
+    work.file(match.source).inserts.append(
+        edits.Insert(point, code, marker(bound.transition, kind), kind, bound.order)
+    )
+    work.rows.append(
+        Row(
+            bound.transition,
+            kind,
+            bound.site.at,
+            match.source.path,
+            point.line,
+            match.place,
+            code,
+        )
+    )
+
+
+def _replace(work: _Work, bound: Bound, match: Match) -> None:
+    writer = CallWriter(work.spec, bound, work.diagnostics)
+    for node in match.nodes:
+        if not isinstance(node, ast.Call):
+            refused = Refused("only a call has a callee to replace", "name a call")
+            _refuse(work, bound, match, refused)
+            continue
+        if any(isinstance(above, ast.JoinedStr) for above, _, _ in match.source.ancestors(node)):
+            _refuse(work, bound, match, Refused(f"line {node.lineno}: the call is in an f-string"))
+            continue
+        options = writer.options(bound.site.kind, match.source, where(match.source, node))
+        parts = [f'"{bound.transition}"', match.source.segment(node.func), *options]
+        work.file(match.source).wraps.append(
+            edits.Wrap(node, bound.transition, bound.order, ", ".join(options))
+        )
+        text = f"_cfac.replaced({', '.join(parts)})"
+        work.rows.append(
+            Row(
+                bound.transition,
+                bound.site.kind,
+                bound.site.at,
+                match.source.path,
+                node.lineno,
+                match.place,
+                " ".join(text.split()),
+            )
+        )
+
+
+def _refuse(work: _Work, bound: Bound, match: Match, refused: Refused) -> None:
+    work.diagnostics.error(
+        "CF407",
+        f"{bound.transition} {bound.site.kind}: cannot bind at: {bound.site.at} in "
+        f"{match.place} ({match.source.path}): {refused.reason}",
+        bound.site.span,
+        help=refused.hint,
+    )
+
+
+def _check_params(work: _Work, bounds: Sequence[Bound]) -> None:
+    """A parameter that is read at a transition needs a publish site there."""
+    lines = {b.transition for b in bounds if b.site.kind == "publish"}
+    for param in work.spec.params.values():
+        for source in param.sources:
+            name = f"{source.at.component}.{source.at.state}" if source.at else None
+            if name is not None and name not in lines:
+                work.diagnostics.error(
+                    "CF416",
+                    f"parameter {param.name!r} is read at {name}, which has no publish site",
+                    source.span,
+                    help=f"bind {name}: publish",
+                )
+
+
+def _add_import(work: _Work, file: _File) -> None:
+    source = file.source
+    span = work.spec.engine.span if work.spec.engine else work.spec.span
+    line = edits.clash(source)
+    if line is not None:
+        patched = "# cfac:" in source.text
+        work.diagnostics.error(
+            "CF411",
+            f"{source.path}:{line}: "
+            + ("this file is patched already" if patched else "the name '_cfac' is taken"),
+            span,
+            help="take the patch out with cfac unapply" if patched else None,
+        )
+        return
+    try:
+        point = entry(source, source.tree)
+    except Refused as refused:
+        work.diagnostics.error(
+            "CF407",
+            f"{source.path}: no place for the import of _cfac: {refused.reason}",
+            span,
+            help=refused.hint,
+        )
+        return
+    code = f"from {work.tree.package} import _cfac"
+    file.inserts.append(edits.Insert(point, code, "cfac:import", "import", -1))
+
+
+def _edit(work: _Work) -> list[Change]:
+    changes: list[Change] = []
+    for path in sorted(work.files):
+        file = work.files[path]
+        raw = file.source.raw
+        try:
+            edited = edits.edit(file.source, file.inserts, file.wraps)
+        except edits.EditError as error:
+            work.diagnostics.error("CF412", str(error), work.spec.span)
+            continue
+        changes.append(Change(path, raw, edited.splices))
+    return changes

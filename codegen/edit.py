@@ -1,0 +1,152 @@
+"""Put calls into a source: inserted lines and wrapped callees, then prove the result.
+
+Nothing of the original text is changed or removed.  The result is parsed again and
+must equal the original tree plus the edits.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfac.codegen.positions import Point
+from cfac.codegen.source import Source, check_compiles, parse
+
+RANKS = {"import": -1, "publish": 0, "wait": 1, "begin": 2}
+
+
+class EditError(Exception):
+    """An edit that cannot be made, or whose result is not what was meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A line to insert.  ``code`` is a statement, ``marker`` the comment after it."""
+
+    point: Point
+    code: str
+    marker: str
+    kind: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrap:
+    """A callee to wrap in ``_cfac.replaced``; ``options`` are further arguments' text."""
+
+    call: ast.Call
+    transition: str
+    order: int
+    options: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The new bytes, and the insertions that made them: (offset in the old bytes, bytes)."""
+
+    data: bytes
+    splices: tuple[tuple[int, bytes], ...]
+
+
+def edit(source: Source, inserts: Sequence[Insert], wraps: Sequence[Wrap]) -> Edited:
+    """Apply edits to a source; EditError if the result would be wrong.  Uses up the tree."""
+    pieces = sorted([*_lines(source, inserts), *_wrappings(source, wraps)], key=lambda p: p[:2])
+    new: list[str] = []
+    splices: list[tuple[int, bytes]] = []
+    at = done = 0
+    for offset, _, text in pieces:
+        new += [source.text[at:offset], text]
+        try:
+            done += len(source.encode(source.text[at:offset]))
+            splices.append((len(source.bom) + done, source.encode(text)))
+        except UnicodeEncodeError as error:
+            raise EditError(f"{source.path}: {text.strip()!r}: {error}") from error
+        at = offset
+    new.append(source.text[at:])
+    text = "".join(new)
+    data = source.bom + source.encode(text)
+    if data != splice(source.raw, splices):
+        raise EditError(f"{source.path}: encoding {source.encoding} is not position-free")
+    _prove(source, text, inserts, wraps)
+    return Edited(data, tuple(splices))
+
+
+def splice(data: bytes, splices: Sequence[tuple[int, bytes]]) -> bytes:
+    """``data`` with bytes inserted; offsets are those of ``data`` and ascend."""
+    parts: list[bytes] = []
+    at = 0
+    for offset, piece in splices:
+        parts += [data[at:offset], piece]
+        at = offset
+    return b"".join([*parts, data[at:]])
+
+
+def _sorted(inserts: Sequence[Insert]) -> list[Insert]:
+    return sorted(inserts, key=lambda i: (i.point.line, -i.point.depth, RANKS[i.kind], i.order))
+
+
+def _lines(source: Source, inserts: Sequence[Insert]) -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    for k, insert in enumerate(_sorted(inserts)):
+        point = insert.point
+        line = f"{point.indent}{insert.code}  # {insert.marker}"
+        if point.line <= source.lines:
+            found.append((source.starts[point.line - 1], k, line + point.eol))
+        elif source.text and not source.line(source.lines).endswith(("\r", "\n")):
+            found.append((len(source.text), k, point.eol + line))
+        else:
+            found.append((len(source.text), k, line + point.eol))
+    return found
+
+
+def _wrappings(source: Source, wraps: Sequence[Wrap]) -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    base = 1_000_000  # after the lines inserted at the same offset; outer callees open first
+    for wrap in wraps:  # of two at one callee, the first is the outer one
+        start, end = source.span(wrap.call.func)
+        opening = f"_cfac.replaced({_quote(wrap.transition)}, "
+        found.append((start, base + len(source.text) - end, opening))
+        closing = f", {wrap.options})" if wrap.options else ")"
+        found.append((end, base - 1, closing))
+    return found
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence[Wrap]) -> None:
+    try:
+        result = parse(text)
+        check_compiles(text, source.path)
+    except (SyntaxError, ValueError) as error:
+        raise EditError(f"{source.path}: the edited file would not parse: {error}") from error
+    for wrap in reversed(wraps):
+        call = parse(f"_cfac.replaced({_quote(wrap.transition)}, {wrap.options})").body[0]
+        assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+        call.value.args.append(wrap.call.func)
+        wrap.call.func = call.value
+    blocks: dict[int, list[tuple[int, int, Insert]]] = {}
+    for k, insert in enumerate(_sorted(inserts)):
+        blocks.setdefault(id(insert.point.block), []).append((insert.point.index, k, insert))
+    for entries in blocks.values():
+        for index, _, insert in sorted(entries, key=lambda e: e[:2], reverse=True):
+            insert.point.block[index:index] = parse(insert.code).body
+    if ast.dump(result) != ast.dump(source.tree):
+        raise EditError(
+            f"{source.path}: the edited file does not parse to the original plus the edits"
+        )
+
+
+def clash(source: Source) -> int | None:
+    """The line where a source uses the name ``_cfac`` itself, or None."""
+    if "_cfac" not in source.text:
+        return None
+    for node in ast.walk(source.tree):
+        names = [getattr(node, field, None) for field in ("id", "name", "arg", "asname", "rest")]
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            names += node.names
+        if "_cfac" in names:
+            return getattr(node, "lineno", 1)
+    return None

@@ -1,0 +1,53 @@
+"""The report of a compilation, in Markdown: where each transition went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfac.compiler.model import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One edit: what was put where.  ``line`` is the line in the unpatched file."""
+
+    transition: str
+    kind: str
+    at: str
+    path: str
+    line: int
+    place: str
+    text: str
+
+
+def render_report(
+    spec: Spec, package: str, version: str, rows: Sequence[Row], bound: set[str]
+) -> str:
+    """The report: per transition its sites and edits, and what is not bound."""
+    declared = [f"{component.name}.{state.name}" for component, state in spec.transitions()]
+    starts = [f"{c.name}.{c.states[0].name}" for c in spec.components.values()]
+    names = [n for n in starts if any(row.transition == n for row in rows)] + declared
+    files = sorted({row.path for row in rows if row.path})
+    out = [
+        f"# {spec.name}",
+        "",
+        f"- engine: {package} {version}",
+        f"- transitions: {len(declared)} declared, {len(bound & set(declared))} bound",
+        f"- edits: {sum(bool(row.path) for row in rows)} in {len(files)} files",
+        "",
+        "## Transitions",
+        "",
+        "| transition | kind | at | place | edit |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in names:
+        mine = [row for row in rows if row.transition == name]
+        if not mine:
+            out.append(f"| `{name}` | not bound | | | |")
+        for row in mine:
+            where = f"{row.path}:{row.line}<br>`{row.place}`" if row.path else row.place
+            edit = "`" + row.text.replace("|", "\\|") + "`" if row.text else "none"
+            out.append(f"| `{name}` | {row.kind} | {row.at} | {where} | {edit} |")
+    out += ["", "## Files", "", *(f"- `{path}`" for path in files)]
+    return "\n".join(out) + "\n"

@@ -1,0 +1,134 @@
+"""Which sites of a spec apply to an engine version, and whether exactly one can apply."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from cfac.compiler.diagnostics import Diagnostics, Note
+from cfac.compiler.model import Binding, Condition, Scalar, Site, SiteKind, Spec, Test
+
+KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A site that applies to this version, with its transition and place in the spec."""
+
+    binding: Binding
+    site: Site
+    order: int
+
+    @property
+    def transition(self) -> str:
+        """The transition's name, such as ``core.Ready``."""
+        return f"{self.binding.ref.component}.{self.binding.ref.state}"
+
+
+def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound]:
+    """The sites that apply to a version of the engine, in spec order.
+
+    Of one transition and kind, no two may apply in the same configuration.
+    """
+    found: list[Bound] = []
+    counter = itertools.count()
+    for binding in spec.bindings:
+        for kind in KINDS:
+            sites = binding.of(kind)
+            here = [site for site in sites if _version_holds(site.when, version, diagnostics)]
+            if sites and not here:
+                diagnostics.error(
+                    "CF409",
+                    f"{binding.ref.component}.{binding.ref.state}: none of its {kind} sites "
+                    f"applies to version {version}",
+                    sites[0].when.span if sites[0].when else sites[0].span,
+                )
+            for one, other in itertools.combinations(here, 2):
+                if not _exclusive(one.when, other.when, spec):
+                    diagnostics.error(
+                        "CF409",
+                        f"{binding.ref.component}.{binding.ref.state}: two {kind} sites can "
+                        "apply in the same configuration",
+                        other.span,
+                        notes=[Note("the other site is here", one.span)],
+                        help="give each a 'when' so that exactly one applies; for several "
+                        "places in one function use 'expect'",
+                    )
+            found += [Bound(binding, site, next(counter)) for site in here]
+    return found
+
+
+def _version_holds(when: Condition | None, version: str, diagnostics: Diagnostics) -> bool:
+    tests = [test for test in when.tests if test.subject == "version"] if when else []
+    return all(_version_test(test, version, diagnostics) for test in tests)
+
+
+def _version_test(test: Test, version: str, diagnostics: Diagnostics) -> bool:
+    here = Version(version)
+    values = test.value if isinstance(test.value, tuple) else (test.value,)
+    if test.op == "matches":
+        text = str(test.value)
+        try:
+            return SpecifierSet(text).contains(here, prereleases=True)
+        except InvalidSpecifier:
+            return re.fullmatch(text, version) is not None
+    try:
+        others = [Version(str(value)) for value in values]
+    except InvalidVersion:
+        diagnostics.error("CF409", f"{test.value!r} is not a version", test.span)
+        return False
+    if test.op in ("is", "in"):
+        return here in others
+    if test.op == "not":
+        return here not in others
+    return here > others[0] if test.op == "above" else here < others[0]
+
+
+def _exclusive(one: Condition | None, other: Condition | None, spec: Spec) -> bool:
+    """Whether two conditions can surely not hold together."""
+    if one is None or other is None:
+        return False
+    subjects: dict[str, list[Test]] = {}
+    for test in (*one.tests, *other.tests):
+        if test.subject != "version":  # both hold for this version
+            subjects.setdefault(test.subject, []).append(test)
+    return any(_impossible(subject, tests, spec) for subject, tests in subjects.items())
+
+
+def _impossible(subject: str, tests: Sequence[Test], spec: Spec) -> bool:
+    kind, _, name = subject.partition(":")
+    param = spec.params.get(name) if kind == "param" else None
+    domain: set[Scalar] | None = {True, False} if param and param.type == "bool" else None
+    low: float | None = None
+    high: float | None = None
+    for test in tests:
+        values = set(test.value if isinstance(test.value, tuple) else (test.value,))
+        if test.op in ("is", "in"):
+            domain = values if domain is None else domain & values
+        elif test.op == "above" and isinstance(test.value, int | float):
+            low = test.value if low is None else max(low, test.value)
+        elif test.op == "below" and isinstance(test.value, int | float):
+            high = test.value if high is None else min(high, test.value)
+    whole = param is not None and param.type == "int"
+    if domain is None and whole and low is not None and high is not None and high - low <= 64:
+        domain = set(range(int(low) + 1, int(high)))
+    if domain is not None:
+        return not any(all(_holds(test, value) for test in tests) for value in domain)
+    return low is not None and high is not None and low >= high - (1 if whole else 0)
+
+
+def _holds(test: Test, value: Scalar) -> bool:
+    expected = test.value
+    if test.op in ("above", "below"):
+        if not isinstance(expected, int | float) or not isinstance(value, int | float):
+            return True
+        return value > expected if test.op == "above" else value < expected
+    if test.op == "matches":
+        return re.fullmatch(str(expected), str(value)) is not None
+    values = expected if isinstance(expected, tuple) else (expected,)
+    return (value in values) == (test.op != "not")

@@ -1,0 +1,1 @@
+"""From a startup spec to a checked graph and a plan; the command line."""

@@ -1,0 +1,37 @@
+"""The compiler's passes as functions: load a spec, check it, compile its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cfac.compiler.check import CheckResult
+    from cfac.compiler.diagnostics import Diagnostics
+    from cfac.compiler.model import Spec
+
+
+def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
+    """Load a spec and all it includes; names are resolved.
+
+    The spec is None where nothing could be modelled.  It may also be given beside
+    errors, without what they are about, so that ``check`` finds the rest; only a
+    spec without errors may be compiled.
+    """
+    from cfac.compiler.load import load as load_spec
+
+    return load_spec(path)
+
+
+def check(spec: Spec) -> CheckResult:
+    """Every check on a loaded spec: termination, the chain, merging."""
+    from cfac.compiler.check import check as check_spec
+
+    return check_spec(spec)
+
+
+def compile_plan(spec: Spec) -> dict[str, Any]:
+    """The plan of a spec without errors: JSON-ready and deterministic."""
+    from cfac.compiler.plan import compile_plan as compile_spec
+
+    return compile_spec(spec)

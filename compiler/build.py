@@ -1,0 +1,372 @@
+"""A merged document to the frozen spec.
+
+The shape is already checked and reported, so this pass is tolerant: what has the
+wrong shape is left out without a second message.  It reports what shapes cannot
+say: reference syntax, durations, and keys that exclude each other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from cfac.compiler.bindings import build_bindings, check_expression
+from cfac.compiler.conditions import build_condition, build_specifier
+from cfac.compiler.diagnostics import Diagnostics, Span
+from cfac.compiler.model import (
+    Component,
+    Dependency,
+    Effect,
+    Engine,
+    Index,
+    Layout,
+    MergeGroup,
+    Param,
+    Process,
+    Ref,
+    Source,
+    Spec,
+    State,
+    Unsupported,
+)
+from cfac.compiler.nodes import boolean, entries, items, scalar, text, text_node, texts, whole
+from cfac.compiler.overlay import state_entry
+from cfac.compiler.refs import NAME_PATTERN, parse_ref
+from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
+
+_LATER = {
+    "state": ("carries", "takes", "does", "idle", "before"),
+    "process": ("aliases",),
+    "component": ("policy",),
+    "spec": ("defer", "exports"),
+}
+_COST = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min)?")
+_UNITS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_KINDS = ("reads", "writes", "holds", "starts_threads", "initializes", "openmp", "forks")
+_LAYOUT_KEY = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
+
+
+def build_spec(root: MapNode, file: str, diagnostics: Diagnostics) -> Spec | None:
+    """The spec that ``root`` describes; None where it has no components."""
+    _later(root, "spec", diagnostics)
+    top = Span(file, 1, 1, 2)
+    name = text_node(root.get("name"))
+    if root.get("name") is None:
+        diagnostics.error("CF108", "the spec: missing key 'name'", root.span)
+    if not entries(root.get("components")):
+        if isinstance(root.get("components"), MapNode | None):
+            diagnostics.error("CF108", "the spec declares no components", root.span)
+        return None
+    builder = _Builder(diagnostics)
+    components = {
+        key.text: builder.component(key, value) for key, value in entries(root.get("components"))
+    }
+    chain_key = root.key("chain")
+    return Spec(
+        name=name.text if name else "unnamed",
+        file=file,
+        span=name.span if name else top,
+        components=components,
+        params={key.text: builder.param(key, value) for key, value in entries(root.get("params"))},
+        chain=builder.chain(root.get("chain")),
+        chain_span=chain_key.span if chain_key else None,
+        merges=tuple(builder.merges(root.get("merge"))),
+        bindings=build_bindings(root.get("bind"), diagnostics),
+        layouts=builder.layouts(root.get("layouts")),
+        engine=builder.engine(root),
+        transport=_transport(root),
+    )
+
+
+def _transport(root: MapNode) -> Literal["thread", "process", "coroutine"]:
+    channel = root.get("channel")
+    found = text(channel.get("transport")) if isinstance(channel, MapNode) else None
+    if found == "thread":
+        return "thread"
+    return "coroutine" if found == "coroutine" else "process"
+
+
+def _later(node: MapNode, where: str, diagnostics: Diagnostics) -> None:
+    for word in _LATER[where]:
+        key = node.key(word)
+        if key is not None:
+            _not_built(f"{word!r}", key.span, diagnostics)
+
+
+def _not_built(what: str, span: Span, diagnostics: Diagnostics) -> None:
+    hint = "schedule constructs come with a later version; leave it out for now"
+    diagnostics.error("CF112", f"{what} is known, but not built yet", span, help=hint)
+
+
+class _Builder:
+    """Builds the parts of a spec."""
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self.diagnostics = diagnostics
+
+    def ref(self, node: Node | None) -> Ref | None:
+        """A reference; None where there is none or it is malformed."""
+        found = text_node(node)
+        return parse_ref(found, self.diagnostics) if found is not None else None
+
+    # -- components ----------------------------------------------------------
+
+    def component(self, key: ScalarNode, node: Node) -> Component:
+        """A component with its states."""
+        body = node if isinstance(node, MapNode) else MapNode((), node.span)
+        _later(body, "component", self.diagnostics)
+        if isinstance(node, MapNode) and node.get("states") is None:
+            message = f"components.{key.text}: missing key 'states'"
+            self.diagnostics.error("CF108", message, key.span)
+        replicas = body.get("replicas")
+        indexed = replicas is not None and scalar(replicas) is not None
+        states = [
+            self.state(entry[0], entry[1], key.text, indexed)
+            for item in items(body.get("states"))
+            if (entry := state_entry(item)) is not None
+        ]
+        return Component(
+            name=key.text,
+            span=key.span,
+            states=tuple(states),
+            replicas=(whole(replicas) or text(replicas)) if indexed else None,
+            when=build_condition(body.get("when"), self.diagnostics),
+            process=self.process(body),
+        )
+
+    def process(self, body: MapNode) -> Process | None:
+        """The ``process`` of a component."""
+        node, key = body.get("process"), body.key("process")
+        if not isinstance(node, MapNode) or key is None:
+            return None
+        _later(node, "process", self.diagnostics)
+        strategy = node.get("strategy")
+        if strategy is not None and text(strategy) != "engine":
+            what = f"the strategy {text(strategy)!r}" if text(strategy) else "this strategy"
+            self.not_engine(what, strategy)
+        spawned_by = text_node(node.get("spawned_by"))
+        span = spawned_by.span if spawned_by else key.span
+        return Process(
+            spawned_by=spawned_by.text if spawned_by else None,
+            name=text(node.get("name")),
+            strategy="engine",
+            span=span,
+        )
+
+    def not_engine(self, what: str, node: Node) -> None:
+        """Refuse a strategy other than the engine's."""
+        known = text(node) == "prespawn" or (
+            isinstance(node, MapNode) and [k.text for k, _ in node.entries] == ["fork"]
+        )
+        if known:
+            _not_built(what, node.span, self.diagnostics)
+        else:
+            hint = "the strategy is 'engine' (the default)"
+            self.diagnostics.error("CF109", f"{what} is unknown", node.span, help=hint)
+
+    def state(self, name: ScalarNode, node: MapNode | None, owner: str, indexed: bool) -> State:
+        """A state with its options."""
+        options = node if node is not None else MapNode((), name.span)
+        _later(options, "state", self.diagnostics)
+        effects = options.get("effects")
+        return State(
+            name=name.text,
+            span=name.span,
+            aux=boolean(options.get("aux")),
+            after=tuple(self.after(options.get("after"))),
+            cost=self.cost(options.get("cost")),
+            effects=tuple(
+                found
+                for item in (effects.items if isinstance(effects, ListNode) else ())
+                if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
+            ),
+        )
+
+    def after(self, node: Node | None) -> list[Dependency]:
+        """The dependencies of an ``after``."""
+        found: list[Dependency] = []
+        for item in items(node):
+            if isinstance(item, MapNode):
+                ref = self.ref(item.get("state"))
+                schedule, reason = boolean(item.get("schedule")), text(item.get("reason"))
+            else:
+                ref, schedule, reason = self.ref(item), False, None
+            if ref is not None:
+                found.append(Dependency(ref, schedule, reason))
+        return found
+
+    def cost(self, node: Node | None) -> float | None:
+        """A duration in seconds."""
+        value = scalar(node)
+        if node is None or value is None or isinstance(value, bool):
+            return None
+        match = _COST.fullmatch(value) if isinstance(value, str) else None
+        seconds = float(value) if isinstance(value, (int, float)) else None
+        if match:
+            seconds = float(match.group(1)) * _UNITS[match.group(2)]
+        if seconds is None or not 0 <= seconds < float("inf"):
+            message = f"{value!r} is not a duration"
+            hint = "write 1.5s, 20ms, 2min, or a number of seconds"
+            self.diagnostics.error("CF109", message, node.span, help=hint)
+            return None
+        return seconds
+
+    def effect(self, node: MapNode, owner: str, indexed: bool) -> Effect | None:
+        """One effect."""
+        kinds = [kind for kind in _KINDS if node.key(kind) is not None]
+        if len(kinds) != 1:
+            if kinds or not node.entries:
+                extra = node.key(kinds[1]) if kinds else None
+                message = "an effect has exactly one of: " + ", ".join(_KINDS)
+                span = extra.span if extra is not None else node.span
+                self.diagnostics.error("CF109", message, span)
+            return None
+        kind = kinds[0]
+        key, value, until = node.key(kind), node.get(kind), node.get("until")
+        if isinstance(value, MapNode):
+            until = value.get("until")
+        elif until is not None and kind != "holds":
+            until_key = node.key("until")
+            message = f"'until' belongs to 'holds'; write {kind}: {{until: STATE}}"
+            if kind not in ("starts_threads", "openmp"):
+                message = f"{kind!r} is no interval and takes no 'until'"
+            self.diagnostics.error("CF109", message, until_key.span if until_key else node.span)
+        span = key.span if key is not None else node.span
+        return Effect(kind, text(value), self.until(until, owner, indexed), span)
+
+    def until(self, node: Node | None, owner: str, indexed: bool) -> Ref | None:
+        """The end of an interval: a reference, or a state of the same component."""
+        found = text_node(node)
+        if found is None:
+            return None
+        if re.fullmatch(NAME_PATTERN, found.text):
+            index = Index("offset", 0) if indexed else Index()
+            return Ref(owner, found.text, index, found.text_span)
+        return parse_ref(found, self.diagnostics)
+
+    # -- the rest ------------------------------------------------------------
+
+    def param(self, key: ScalarNode, node: Node) -> Param:
+        """A parameter."""
+        body = node if isinstance(node, MapNode) else MapNode((), node.span)
+        for word in ("type", "default"):
+            if isinstance(node, MapNode) and node.key(word) is None:
+                message = f"params.{key.text}: missing key {word!r}"
+                self.diagnostics.error("CF108", message, key.span)
+        kind = text(body.get("type"))
+        return Param(
+            name=key.text,
+            type="int" if kind == "int" else "bool" if kind == "bool" else "str",
+            default=scalar(body.get("default")),
+            sources=tuple(
+                self.source(item) for item in items(body.get("from")) if isinstance(item, MapNode)
+            ),
+            span=key.span,
+        )
+
+    def source(self, node: MapNode) -> Source:
+        """One run-time source of a parameter."""
+        argv, value, at = node.key("argv"), node.key("value"), node.key("at")
+        span = (argv or value or at or node).span
+        if (argv is None) == (value is None):
+            message = "a source has either 'argv', or 'value' with 'at'"
+            self.diagnostics.error("CF109", message, (value if argv and value else node).span)
+        elif argv is not None and at is not None:
+            message = "'at' belongs to 'value'; the command line is there from the start"
+            self.diagnostics.error("CF109", message, at.span)
+        elif value is not None and at is None:
+            message = "a source with 'value' needs 'at', the transition at which it is known"
+            self.diagnostics.error("CF108", message, value.span)
+        for option in texts(node.get("argv")):
+            if not re.fullmatch(r"--?[A-Za-z0-9][A-Za-z0-9_.-]*", option.text):
+                message = f"{option.text!r} is not an option's name"
+                hint = "write it as in --tensor-parallel-size"
+                self.diagnostics.error("CF109", message, option.span, help=hint)
+        expression = text_node(node.get("value"))
+        return Source(
+            span=span,
+            argv=tuple(option.text for option in texts(node.get("argv"))),
+            value=check_expression(expression, self.diagnostics) if expression else None,
+            at=self.ref(node.get("at")),
+        )
+
+    def chain(self, node: Node | None) -> tuple[tuple[Ref, ...], ...]:
+        """The chain: steps of one or several concurrent transitions."""
+        steps: list[tuple[Ref, ...]] = []
+        broken = False
+        for item in node.items if isinstance(node, ListNode) else ():
+            step: list[Ref | None] = []
+            for part in texts(item):
+                step += self.alternatives(part)
+            broken = broken or None in step or not step
+            steps.append(tuple(ref for ref in step if ref is not None))
+        # A chain with a hole would be blamed for what it lacks: check none of it.
+        return () if broken else tuple(steps)
+
+    def alternatives(self, node: ScalarNode) -> list[Ref | None]:
+        """``a | b`` as references."""
+        found: list[Ref | None] = []
+        at = 0
+        for piece in node.text.split("|"):
+            start = at + len(piece) - len(piece.lstrip())
+            end = at + len(piece.rstrip())
+            found.append(parse_ref(node, self.diagnostics, min(start, end), end))
+            at += len(piece) + 1
+        return found
+
+    def merges(self, node: Node | None) -> list[MergeGroup]:
+        """The merge groups; one with a malformed member is left out."""
+        found: list[MergeGroup] = []
+        for item in node.items if isinstance(node, ListNode) else ():
+            name = text_node(item.get("name")) if isinstance(item, MapNode) else None
+            if not isinstance(item, MapNode):
+                continue
+            refs = [parse_ref(part, self.diagnostics) for part in texts(item.get("of"))]
+            if name is not None and refs and None not in refs:
+                members = tuple(ref for ref in refs if ref is not None)
+                found.append(MergeGroup(name.text, members, name.span))
+        return found
+
+    def layouts(self, node: Node | None) -> dict[tuple[str, str], Layout]:
+        """The literal relations."""
+        found: dict[tuple[str, str], Layout] = {}
+        for key, value in entries(node):
+            match = _LAYOUT_KEY.fullmatch(key.text)
+            if match is None:
+                message = f"{key.text!r} is not component.relation"
+                self.diagnostics.error("CF110", message, key.span, help="as in chunk.tensors")
+                continue
+            lists = tuple(
+                tuple(n for entry in items(row) if (n := whole(entry)) is not None)
+                for row in (value.items if isinstance(value, ListNode) else ())
+            )
+            component, relation = match.groups()
+            found[component, relation] = Layout(component, relation, lists, key.span)
+        return found
+
+    def engine(self, root: MapNode) -> Engine | None:
+        """The engine."""
+        node, key = root.get("engine"), root.key("engine")
+        if not isinstance(node, MapNode) or key is None:
+            return None
+        for word in ("package", "versions"):
+            if node.key(word) is None:
+                self.diagnostics.error("CF108", f"engine: missing key {word!r}", key.span)
+        package = text_node(node.get("package"))
+        if package is not None and not package.text.isidentifier():
+            message = f"{package.text!r} is not a package's import name"
+            self.diagnostics.error("CF109", message, package.span)
+        unsupported: list[Unsupported] = []
+        for item in items(node.get("unsupported")):
+            if isinstance(item, MapNode):
+                when = build_condition(item.get("when"), self.diagnostics)
+                if when is not None:
+                    reason = text(item.get("reason")) or ""
+                    unsupported.append(Unsupported(when, reason, when.span))
+        versions = build_specifier(node.get("versions"), self.diagnostics)
+        return Engine(
+            package=package.text if package else "",
+            versions=versions or "",
+            span=package.span if package else key.span,
+            unsupported=tuple(unsupported),
+        )

@@ -1,0 +1,90 @@
+"""Files to a frozen spec: read, check the shape, lay over, build, resolve names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cfac.compiler.build import build_spec
+from cfac.compiler.diagnostics import Diagnostics, Note, Span
+from cfac.compiler.model import Spec
+from cfac.compiler.names import resolve
+from cfac.compiler.overlay import overlay
+from cfac.compiler.shape import check_shape
+from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode, parse, read_text
+
+
+@dataclass(slots=True)
+class _Loader:
+    """The files of one spec; each is read and merged once."""
+
+    diagnostics: Diagnostics
+    sources: dict[str, str] = field(default_factory=dict)
+    done: set[Path] = field(default_factory=set)
+    stack: list[tuple[Path, str, Span | None]] = field(default_factory=list)
+
+    def tree(self, file: str, at: Span | None) -> MapNode | None:
+        """The document in ``file`` laid over all that it includes."""
+        path = Path(file)
+        try:
+            real = path.resolve()
+        except (OSError, RuntimeError, ValueError):
+            real = path
+        names = [known for known, _, _ in self.stack]
+        if real in names:
+            self._cycle(names.index(real), file, at)
+            return None
+        if real in self.done:
+            return None
+        self.done.add(real)
+        text = read_text(path, file, self.diagnostics, at)
+        if text is None:
+            return None
+        self.sources[file] = text
+        root = parse(text, file, self.diagnostics)
+        if root is None:
+            return None
+        check_shape(root, self.diagnostics)
+        self.stack.append((real, file, at))
+        base: MapNode | None = None
+        for include in _includes(root.get("include")):
+            target = os.path.normpath(os.path.join(os.path.dirname(file), include.text))  # noqa: PTH118, PTH120
+            below = self.tree(target, include.span)
+            if below is not None:
+                base = below if base is None else overlay(base, below, self.diagnostics)
+        self.stack.pop()
+        return root if base is None else overlay(base, root, self.diagnostics)
+
+    def _cycle(self, start: int, file: str, at: Span | None) -> None:
+        notes = [
+            Note(f"{name!r} is included here", where) for _, name, where in self.stack[start + 1 :]
+        ]
+        self.diagnostics.error("CF113", f"{file!r} includes itself", at, notes=notes)
+
+
+def _includes(node: Node | None) -> list[ScalarNode]:
+    if isinstance(node, ScalarNode):
+        node = ListNode((node,), node.span)
+    if not isinstance(node, ListNode):
+        return []
+    return [n for n in node.items if isinstance(n, ScalarNode) and isinstance(n.value, str)]
+
+
+def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
+    """Load a spec with all it includes; names are resolved.
+
+    The spec is None where nothing could be modelled.  It may be given beside
+    errors: what they are about is then left out of it, so that later passes can
+    still look for further errors.
+    """
+    diagnostics = Diagnostics()
+    loader = _Loader(diagnostics)
+    file = str(path)
+    root = loader.tree(file, None)
+    if root is None:
+        return None, diagnostics
+    spec = build_spec(root, file, diagnostics)
+    if spec is None:
+        return None, diagnostics
+    return resolve(replace(spec, sources=dict(loader.sources)), root, diagnostics), diagnostics

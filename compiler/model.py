@@ -1,0 +1,272 @@
+"""The validated spec: frozen data that every later pass reads.
+
+Vocabulary follows the paper (section 3.1) and its reading in docs/design: the
+nodes of the graph are *transitions*, named by the state they enter
+(``core.Ready``); an ``after`` is written at the transition that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cfac.compiler.diagnostics import Span
+
+IndexKind = Literal["none", "all", "offset", "at", "layout"]
+SiteKind = Literal["publish", "wait", "begin"]
+At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Which replicas a reference means.
+
+    ``none``: the component has one; ``all``: ``x.*.S``; ``offset``: ``x[i-1].S``
+    (value -1), the neighbour of the waiting replica, absent at the edge;
+    ``at``: ``x[0].S``; ``layout``: ``chunk[self.chunks].S`` (value ``chunks``).
+    """
+
+    kind: IndexKind = "none"
+    value: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference to transitions of one component, as written in the spec."""
+
+    component: str
+    state: str
+    index: Index
+    span: Span
+
+    def __str__(self) -> str:
+        kind, value = self.index.kind, self.index.value
+        if kind == "none":
+            return f"{self.component}.{self.state}"
+        if kind == "all":
+            return f"{self.component}.*.{self.state}"
+        if kind == "offset":
+            offset = int(value or 0)
+            text = "i" if offset == 0 else f"i{offset:+d}"
+            return f"{self.component}[{text}].{self.state}"
+        if kind == "at":
+            return f"{self.component}[{value}].{self.state}"
+        return f"{self.component}[self.{value}].{self.state}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One entry of an ``after`` list.
+
+    ``schedule`` marks an order chosen for speed: the chain need not contain it.
+    """
+
+    ref: Ref
+    schedule: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a transition does beside its state (checked by the hazard pass)."""
+
+    kind: str
+    value: str | None
+    until: Ref | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state, and with it the transition that enters it."""
+
+    name: str
+    span: Span
+    aux: bool = False
+    after: tuple[Dependency, ...] = ()
+    cost: float | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One condition: ``subject`` is ``param:NAME``, ``version`` or ``platform``."""
+
+    subject: str
+    op: Literal["is", "not", "in", "above", "below", "matches"]
+    value: Scalar | tuple[Scalar, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A ``when``: all of its tests hold."""
+
+    tests: tuple[Test, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """How a component's process comes to be.
+
+    ``name`` is the multiprocessing name by which the runtime knows the process;
+    ``{i}`` in it stands for the replica index.
+    """
+
+    spawned_by: str | None
+    name: str | None
+    strategy: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A finite automaton: ordered states; ``states[0]`` is where it starts.
+
+    ``replicas`` is None (one, not indexed), a literal count, or a parameter's name.
+    """
+
+    name: str
+    span: Span
+    states: tuple[State, ...]
+    replicas: int | str | None = None
+    when: Condition | None = None
+    process: Process | None = None
+
+    def state(self, name: str) -> State | None:
+        """The state called ``name``, or None."""
+        return next((s for s in self.states if s.name == name), None)
+
+    def position(self, name: str) -> int:
+        """The index of the state called ``name``; ValueError if there is none."""
+        return [s.name for s in self.states].index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a parameter's value comes from at run time: argv, or an expression at a state."""
+
+    span: Span
+    argv: tuple[str, ...] = ()
+    value: str | None = None
+    at: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter known only when the engine starts."""
+
+    name: str
+    type: Literal["int", "str", "bool"]
+    default: Scalar
+    sources: tuple[Source, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An anchor: one place in the engine's source.  Never a line number.
+
+    ``places`` are candidates ``module:qualname`` (or ``module``), of which exactly
+    one exists in a given engine version.  ``names`` are the dotted suffixes that
+    match (several: any of them).
+    """
+
+    span: Span
+    kind: SiteKind
+    at: At
+    places: tuple[str, ...] = ()
+    target: Literal["call", "import", "assign"] | None = None
+    names: tuple[str, ...] = ()
+    within: str | None = None
+    arg_contains: str | None = None
+    nth: int | None = None
+    expect: int = 1
+    when: Condition | None = None
+    index: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where one transition lives: engine sites, or a Python callable (``run``)."""
+
+    ref: Ref
+    sites: tuple[Site, ...] = ()
+    run: str | None = None
+
+    def of(self, kind: SiteKind) -> tuple[Site, ...]:
+        """The sites of one kind."""
+        return tuple(s for s in self.sites if s.kind == kind)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Transitions that run as one (DESIGN: merging)."""
+
+    name: str
+    of: tuple[Ref, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A literal relation: ``lists[k]`` are the indices that ``component[k]`` relates to."""
+
+    component: str
+    relation: str
+    lists: tuple[tuple[int, ...], ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A configuration in which the patched engine must start as stock."""
+
+    when: Condition
+    reason: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine package and the versions that the bindings are written for."""
+
+    package: str
+    versions: str
+    span: Span
+    unsupported: tuple[Unsupported, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A whole spec after includes and overlays."""
+
+    name: str
+    file: str
+    span: Span
+    components: Mapping[str, Component]
+    params: Mapping[str, Param] = field(default_factory=dict)
+    chain: tuple[tuple[Ref, ...], ...] = ()
+    chain_span: Span | None = None
+    merges: tuple[MergeGroup, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    layouts: Mapping[tuple[str, str], Layout] = field(default_factory=dict)
+    engine: Engine | None = None
+    transport: Literal["thread", "process", "coroutine"] = "process"
+    #: file name -> text, of the spec and all it includes; for carets and hashes.
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def transitions(self) -> Iterator[tuple[Component, State]]:
+        """Every transition: each component's states but its first."""
+        for component in self.components.values():
+            for state in component.states[1:]:
+                yield component, state
+
+    def state_of(self, ref: Ref) -> State | None:
+        """The state that ``ref`` names, or None."""
+        component = self.components.get(ref.component)
+        return component.state(ref.state) if component else None

@@ -1,0 +1,376 @@
+"""The input language as pydantic models: the JSON Schema comes from them.
+
+The models check shape only (keys, types, closed lists of values).  What a value
+means, and whether the names in it exist, is checked by ``build`` and ``names``,
+which read the positioned nodes.  Keys described as "not built yet" are accepted
+here so that editors know them; the loader refuses them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from cfac.compiler.refs import NAME_PATTERN, REF_PATTERN
+
+#: The default of optional keys; typed so that no field has to admit an explicit null.
+ABSENT: Any = None
+SCHEMA_ID = "https://cfac.dev/schema/cfac-v1.schema.json"
+NOT_BUILT = "Known, not built yet: comes with the schedule constructs."
+
+
+def _shape(value: Any) -> str:
+    """The tag by which unions choose: the kind of YAML node.
+
+    The angle brackets keep tags apart from keys in error locations.
+    """
+    if isinstance(value, str):
+        return "<text>"
+    if isinstance(value, dict):
+        return "<mapping>"
+    if isinstance(value, list):
+        return "<list>"
+    if isinstance(value, bool):
+        return "<boolean>"
+    if isinstance(value, (int, float)):
+        return "<number>"
+    return "<nothing>"
+
+
+def _by_shape(expected: str) -> Discriminator:
+    return Discriminator(
+        _shape, custom_error_type="shape", custom_error_message=f"expected {expected}"
+    )
+
+
+def _custom(message: str) -> PydanticCustomError:
+    return PydanticCustomError("shape", "{text}", {"text": message})
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, and nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_by_name=False)
+
+
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
+RefText = Annotated[
+    str,
+    Field(
+        description="A reference: core.Ready, worker.*.Ready, worker[i-1].Ready, worker[0].Ready "
+        "or chunk[self.relation].Ready.",
+        json_schema_extra={"pattern": REF_PATTERN},
+    ),
+]
+_Text = Annotated[str, Tag("<text>")]
+_TextList = Annotated[list[str], Tag("<list>")]
+Texts = Annotated[_Text | _TextList, _by_shape("text, or a list of texts")]
+ScalarValue = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[int | float, Tag("<number>")]
+    | Annotated[bool, Tag("<boolean>")]
+    | Annotated[None, Tag("<nothing>")],
+    _by_shape("text, a number or a boolean"),
+]
+
+
+class WhenModel(Strict):
+    """A condition on a parameter, the engine version or the platform; all parts must hold."""
+
+    param: Name = Field(default=ABSENT, description="The parameter to test.")
+    version: str = Field(
+        default=ABSENT, description="Version specifier the engine must match, as in '>=0.32'."
+    )
+    platform: Texts = Field(default=ABSENT, description="Platform name, or a list of them.")
+    is_: ScalarValue = Field(default=ABSENT, alias="is", description="The value it must have.")
+    not_: ScalarValue = Field(default=ABSENT, alias="not", description="A value it must not have.")
+    in_: list[ScalarValue] = Field(default=ABSENT, alias="in", description="One of these values.")
+    above: int | float = Field(default=ABSENT, description="It must be greater than this.")
+    below: int | float = Field(default=ABSENT, description="It must be less than this.")
+    matches: str = Field(default=ABSENT, description="A regular expression for the whole value.")
+
+
+When = Annotated[
+    Annotated[WhenModel, Tag("<mapping>")] | Annotated[list[WhenModel], Tag("<list>")],
+    _by_shape("a condition such as {param: executor, is: mp}"),
+]
+
+
+class SourceModel(Strict):
+    """One place a parameter's value comes from at run time."""
+
+    argv: list[str] = Field(default=ABSENT, description="Names of the command-line option.")
+    value: str = Field(default=ABSENT, description="A Python expression, evaluated at 'at'.")
+    at: RefText = Field(default=ABSENT, description="The transition at which 'value' is known.")
+
+
+class ParamModel(Strict):
+    """A parameter, known only when the engine starts."""
+
+    type: Literal["int", "str", "bool"] = Field(
+        default=ABSENT, description="The type of the value. Required where first declared."
+    )
+    default: ScalarValue = Field(
+        default=ABSENT, description="The value where no source gives one. Required."
+    )
+    from_: list[SourceModel] = Field(
+        default=ABSENT, alias="from", description="Where the value comes from, in order."
+    )
+
+
+class WaitModel(Strict):
+    """A dependency with its options."""
+
+    state: RefText = Field(description="The transition to wait for.")
+    schedule: bool = Field(
+        default=ABSENT,
+        description="True if the order is chosen for speed and not needed for correctness.",
+    )
+    reason: str = Field(default=ABSENT, description="Why the order is there; shown in messages.")
+
+
+_After = Annotated[RefText, Tag("<text>")] | Annotated[WaitModel, Tag("<mapping>")]
+After = Annotated[
+    _After | Annotated[list[Annotated[_After, _by_shape("a reference")]], Tag("<list>")],
+    _by_shape("a reference such as core.Ready, or a list of them"),
+]
+
+
+class IntervalModel(Strict):
+    """How long an effect's interval stays open."""
+
+    until: str = Field(
+        default=ABSENT,
+        description="The state that ends it: a reference, or a state of its own.",
+    )
+
+
+Interval = Annotated[
+    Annotated[IntervalModel, Tag("<mapping>")] | Annotated[Literal[True], Tag("<boolean>")],
+    _by_shape("{until: STATE}, or true for 'for ever'"),
+]
+
+
+class EffectModel(Strict):
+    """What a transition does beside its state; exactly one of the kinds."""
+
+    reads: str = Field(default=ABSENT, description="A resource that it reads.")
+    writes: str = Field(default=ABSENT, description="A resource that it writes.")
+    holds: str = Field(default=ABSENT, description="A resource that it holds until 'until'.")
+    until: str = Field(default=ABSENT, description="The state at which 'holds' ends.")
+    starts_threads: Interval = Field(default=ABSENT, description="It starts threads.")
+    initializes: str = Field(default=ABSENT, description="A device that it initializes.")
+    openmp: Interval = Field(default=ABSENT, description="It opens an OpenMP pool.")
+    forks: Literal[True] = Field(default=ABSENT, description="It forks the process.")
+
+
+class StateModel(Strict):
+    """Options of a state (that is, of the transition that enters it)."""
+
+    aux: bool = Field(
+        default=ABSENT, description="True if the state exists only in the new schedule."
+    )
+    after: After = Field(
+        default=ABSENT, description="What the transition waits for; all entries are required."
+    )
+    cost: Annotated[
+        Annotated[int | float, Tag("<number>")] | Annotated[str, Tag("<text>")],
+        _by_shape("a duration such as 1.5s, 20ms, or a number of seconds"),
+    ] = Field(default=ABSENT, description="How long it takes: 1.5s, 20ms, or seconds.")
+    effects: list[EffectModel] = Field(default=ABSENT, description="What it does beside its state.")
+    carries: Any = Field(default=ABSENT, description=NOT_BUILT)
+    takes: Any = Field(default=ABSENT, description=NOT_BUILT)
+    does: Any = Field(default=ABSENT, description=NOT_BUILT)
+    idle: Any = Field(default=ABSENT, description=NOT_BUILT)
+    before: Any = Field(default=ABSENT, description=NOT_BUILT)
+
+
+_Options = Annotated[
+    Annotated[StateModel, Tag("<mapping>")] | Annotated[None, Tag("<nothing>")],
+    _by_shape("the state's options, as in {after: core.Ready}"),
+]
+StateEntry = Annotated[
+    Annotated[Name, Tag("<text>")]
+    | Annotated[dict[Name, _Options], Field(min_length=1, max_length=1), Tag("<mapping>")],
+    _by_shape("a state's name, or one name with options"),
+]
+
+
+class ProcessModel(Strict):
+    """How a component's process comes to be."""
+
+    spawned_by: Name = Field(default=ABSENT, description="The component whose process starts it.")
+    name: str = Field(
+        default=ABSENT,
+        description="The process's multiprocessing name; {i} in it is the replica's index.",
+    )
+    strategy: Any = Field(
+        default=ABSENT, description="'engine': as the engine does it. Others: " + NOT_BUILT
+    )
+    aliases: Any = Field(default=ABSENT, description=NOT_BUILT)
+
+
+class ComponentModel(Strict):
+    """A component: a finite automaton with ordered, irreversible states."""
+
+    states: list[StateEntry] = Field(
+        default=ABSENT,
+        min_length=1,
+        description="The states in order; the component starts in the first.",
+    )
+    replicas: Annotated[
+        Annotated[int, Field(ge=1), Tag("<number>")] | Annotated[Name, Tag("<text>")],
+        _by_shape("a count, or an int parameter's name"),
+    ] = Field(default=ABSENT, description="How many there are: a count or an int parameter.")
+    when: When = Field(default=ABSENT, description="The component exists only where this holds.")
+    process: ProcessModel = Field(default=ABSENT, description="The process it runs in.")
+    policy: Any = Field(default=ABSENT, description=NOT_BUILT)
+
+
+class SiteModel(Strict):
+    """An anchor: one place in the engine's source code. Never a line number."""
+
+    in_: Texts = Field(
+        default=ABSENT,
+        alias="in",
+        description="module:qualname, or a list of candidates of which one exists.",
+    )
+    at: Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"] = (
+        Field(description="Where, relative to the function or to the matched statement.")
+    )
+    call: Texts = Field(default=ABSENT, description="The call to match, by dotted suffix.")
+    import_: Texts = Field(default=ABSENT, alias="import", description="The import to match.")
+    assign: Texts = Field(default=ABSENT, description="The assignment's target to match.")
+    any_of: list[str] = Field(default=ABSENT, description="Further names that match as well.")
+    within: str = Field(default=ABSENT, description="A nested function that contains the place.")
+    arg_contains: str = Field(default=ABSENT, description="Text that an argument contains.")
+    nth: int = Field(default=ABSENT, ge=1, description="Which match, counted from 1.")
+    expect: int = Field(default=ABSENT, ge=1, description="How many matches there must be; 1.")
+    when: When = Field(default=ABSENT, description="The site applies only where this holds.")
+    index: str = Field(default=ABSENT, description="Python expression: which replica this is.")
+    value: str = Field(default=ABSENT, description="Python expression: the value to publish.")
+
+
+Sites = Annotated[
+    Annotated[SiteModel, Tag("<mapping>")] | Annotated[list[SiteModel], Tag("<list>")],
+    _by_shape("a site, or a list of sites"),
+]
+
+
+class BindingModel(Strict):
+    """Where one transition lives: sites in the engine, or a Python callable."""
+
+    begin: Sites = Field(default=ABSENT, description="Where the transition begins.")
+    wait: Sites = Field(default=ABSENT, description="Where it waits for its dependencies.")
+    publish: Sites = Field(default=ABSENT, description="Where it has been reached.")
+    index: str = Field(default=ABSENT, description="Python expression: the replica, at every site.")
+    value: str = Field(default=ABSENT, description="Python expression: the value to publish.")
+    run: str = Field(default=ABSENT, description="A Python callable, module:qualname (cfac run).")
+
+
+class MergeModel(Strict):
+    """Transitions that run as one."""
+
+    name: Name = Field(description="The group's name.")
+    of: list[RefText] = Field(min_length=1, description="The transitions in it.")
+
+
+class UnsupportedModel(Strict):
+    """A configuration in which the patched engine starts as stock."""
+
+    when: When = Field(description="The configuration.")
+    reason: str = Field(description="Why; logged once at start.")
+
+
+class EngineModel(Strict):
+    """The engine that the bindings are written for."""
+
+    package: str = Field(default=ABSENT, description="The engine's import package, as in vllm.")
+    versions: str = Field(default=ABSENT, description="Version specifier, as in '>=0.32,<0.33'.")
+    unsupported: list[UnsupportedModel] = Field(
+        default=ABSENT, description="Configurations in which the engine starts as stock."
+    )
+
+
+class ChannelModel(Strict):
+    """The channel over which states are published."""
+
+    transport: Literal["thread", "process", "coroutine"] = Field(
+        default=ABSENT, description="What the components are; process is the default."
+    )
+
+
+ChainEntry = Annotated[
+    Annotated[
+        str, Field(description="A reference; 'a | b' where both are concurrent."), Tag("<text>")
+    ]
+    | Annotated[list[RefText], Tag("<list>")],
+    _by_shape("a reference, or a list of concurrent ones"),
+]
+
+
+class DocumentModel(Strict):
+    """A startup spec: one file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, title="cfac startup spec")
+
+    apiVersion: Literal["cfac/v1"] = Field(description="The version of the language.")  # noqa: N815
+    kind: Literal["StartupGraph"] = Field(description="What the file describes.")
+    name: Name = Field(default=ABSENT, description="The spec's name. Required in the main file.")
+    include: Texts = Field(
+        default=ABSENT, description="Files, relative to this one, that this spec refines."
+    )
+    engine: EngineModel = Field(default=ABSENT, description="The engine that bindings refer to.")
+    channel: ChannelModel = Field(default=ABSENT, description="How states are published.")
+    params: dict[Name, ParamModel] = Field(
+        default=ABSENT, description="Parameters, known when the engine starts."
+    )
+    components: dict[Name, ComponentModel] = Field(
+        default=ABSENT, description="The components by name; one declared before is refined."
+    )
+    layouts: dict[
+        Annotated[str, Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}\.{NAME_PATTERN}$"})],
+        list[list[Annotated[int, Field(ge=0)]]],
+    ] = Field(
+        default=ABSENT,
+        description="component.relation: for each replica, the indices it relates to.",
+    )
+    chain: list[ChainEntry] = Field(
+        default=ABSENT, description="The stock order of the stock transitions."
+    )
+    merge: list[MergeModel] = Field(default=ABSENT, description="Transitions that run as one.")
+    bind: dict[str, BindingModel] = Field(
+        default=ABSENT, description="Where each transition lives; keys are component.State."
+    )
+    defer: Any = Field(default=ABSENT, description=NOT_BUILT)
+    exports: Any = Field(default=ABSENT, description=NOT_BUILT)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema (draft 2020-12)."""
+    schema = DocumentModel.model_json_schema()
+    _tidy(schema, is_schema=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "cfac startup spec",
+        **schema,
+    }
+
+
+def _tidy(node: Any, *, is_schema: bool) -> None:
+    """Drop generated titles and null defaults, which only make editors noisy."""
+    if isinstance(node, list):
+        for item in node:
+            _tidy(item, is_schema=True)
+    elif isinstance(node, dict):
+        if is_schema:
+            node.pop("title", None)
+            if "default" in node and node["default"] is None:
+                del node["default"]
+            if "patternProperties" in node:
+                node["additionalProperties"] = False
+        for key, value in node.items():
+            _tidy(value, is_schema=not (is_schema and key in ("properties", "$defs")))

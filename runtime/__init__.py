@@ -1,0 +1,1 @@
+"""What runs inside an engine: channel, runs, traces. Standard library only."""

@@ -1,0 +1,290 @@
+"""What a patched engine calls: ``publish``, ``begin``, ``wait`` and ``replaced``.
+
+Observation never raises into the engine: one log line, then off.  Only the wait of
+an enforced transition may raise, because going on would break the declared order.
+A run begins when the root component publishes its first state; children find it in
+``CFAC_RUN``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from cfac.runtime.errors import ChannelError
+from cfac.runtime.inject import Delays
+from cfac.runtime.plan import Plan, convert
+from cfac.runtime.run import ENVIRONMENT, OFF, Run, create_run
+from cfac.runtime.session import Session
+from cfac.runtime.table import label
+from cfac.runtime.trace import current_process_name
+
+_T = TypeVar("_T")
+_Lazy = Callable[[], Any] | None
+
+log = logging.getLogger("cfac")
+
+
+def attach(plan_path: str) -> Hooks:
+    """The hooks of one plan for this process.  Raises where the plan cannot be read."""
+    if not log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("cfac: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    return Hooks(Plan.read(plan_path))
+
+
+class Place:
+    """Where an event happens: the session, the component's label and its replica index."""
+
+    def __init__(self, session: Session, name: str, index: int | None) -> None:
+        self.session = session
+        self.component, _, self.state = name.partition(".")
+        self.index = index
+        self.label = label(self.component, index)
+
+    def record(self, event: str, t: int | None = None) -> None:
+        """Append a begin, wait or publish event to the trace."""
+        self.session.record(event, t, c=self.component, i=self.index, s=self.state)
+
+
+class Hooks:
+    """The calls that generated lines make.  One per process; follows forks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.observe_only = os.environ.get("CFAC_OBSERVE") == "1"
+        self.delays = Delays.from_environment()
+        timeout = os.environ.get("CFAC_WAIT_TIMEOUT")
+        self.wait_timeout = float(timeout) if timeout else None
+        self._roots = set(plan.roots())
+        self._session: Session | None = None
+        #: this start is not observed: everything is as in the stock engine
+        self._stock = os.environ.get(ENVIRONMENT) == OFF
+        self._said: set[str] = set()
+        os.register_at_fork(after_in_child=self._forked)
+
+    # -- the four calls -----------------------------------------------------------
+
+    def publish(
+        self, name: str, index: _Lazy = None, value: _Lazy = None, params: _Lazy = None
+    ) -> None:
+        """The transition ``name`` (``component.State``) has finished."""
+        stamp = time.monotonic_ns()
+        with self._quietly(name):
+            self._begin_run_at(name)
+            place = self._place(name, index)
+            if place is None:
+                return
+            if self.delays:
+                self.delays.before(place.label, place.state)
+                stamp = time.monotonic_ns()
+            place.record("publish", stamp)
+            message = {"op": "set", "c": place.label, "s": place.state}
+            if value is not None:
+                message["v"] = value()
+            place.session.post(message)
+            self._settle_params(place.session, name, params)
+            self.delays.after(place.label, place.state)
+
+    def begin(self, name: str, index: _Lazy = None) -> None:
+        """The transition ``name`` begins here (after a wait of the engine's own)."""
+        with self._quietly(name):
+            place = self._place(name, index)
+            if place is not None:
+                place.record("begin")
+
+    def wait(self, name: str, index: _Lazy = None) -> Any:
+        """Wait until ``name`` may begin; returns the awaited value if there is just one.
+
+        Raises ComponentFailed, WaitTimeout or OwnerLost: the order is enforced.
+        """
+        if self.observe_only:
+            self.begin(name, index)
+            return None
+        place = None
+        with self._quietly(name):
+            place = self._place(name, index)
+        if place is None:
+            return None
+        place.record("wait")
+        message = {
+            "op": "wait",
+            "who": f"{place.label}.{place.state}",
+            "transition": name,
+            "index": place.index,
+        }
+        values = place.session.wait(message, self.wait_timeout)
+        place.record("begin")
+        return values[0] if len(values) == 1 else None
+
+    def replaced(
+        self,
+        name: str,
+        callee: Callable[..., _T],
+        index: _Lazy = None,
+        value: _Lazy = None,
+        params: _Lazy = None,
+    ) -> Callable[..., _T]:
+        """A callee that is the transition itself: publishes when the call returns."""
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = callee(*arguments, **keywords)
+            if hasattr(result, "__await__"):
+                return finish(result)
+            self.publish(name, index, value, params)
+            return result
+
+        async def finish(awaitable: Any) -> Any:
+            result = await awaitable
+            self.publish(name, index, value, params)
+            return result
+
+        return call
+
+    # -- runs -------------------------------------------------------------------
+
+    def _begin_run_at(self, name: str) -> None:
+        """The root's first state begins a run: an engine start, even a second one here."""
+        component, _, state = name.partition(".")
+        if component not in self._roots or state != self.plan.states(component)[0]:
+            return
+        if self._session is not None:
+            self._session.close()
+        self._session, self._stock = None, False
+        os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, children stay silent
+        self.plan = Plan.of(self.plan.data)
+        run = create_run(self.plan.data, observe=self.observe_only)
+        os.environ[ENVIRONMENT] = run.environment()
+        self._session = Session(run)
+        log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
+        if self.plan.params:
+            self._session.post({"op": "params", "values": self.plan.params})
+
+    def _place(self, name: str, index: _Lazy) -> Place | None:
+        """Where an event of ``name`` belongs; None if it is not observed in this process."""
+        if self._stock:
+            return None
+        component, _, state = name.partition(".")
+        entry = self.plan.components[component]
+        position: int | None = None
+        pattern = (entry["process"] or {}).get("name")
+        if pattern is not None:
+            match = _match_name(pattern, current_process_name())
+            if match is None:
+                if state != entry["states"][0]:
+                    process = current_process_name()
+                    self._say(
+                        f"{name} was reached in process {process!r}, not {pattern!r}: not observed"
+                    )
+                return None
+            position = int(match) if match else None
+        session = self._join(name)
+        if session is None:
+            return None
+        if entry["replicas"] is None:
+            position = None
+        elif index is not None:
+            position = int(index())
+        elif position is None:
+            raise ChannelError(f"{component} has replicas, but no index is bound for {state}")
+        place = Place(session, name, position)
+        self._mark_start(place)
+        return place
+
+    def _join(self, name: str) -> Session | None:
+        """This process's session; joins the run it was started in."""
+        if self._session is None:
+            run = Run.from_environment()
+            if run is None:
+                self._say(
+                    f"{name} was reached outside of a run (this way to start the engine "
+                    "does not pass the root's first state): not observed"
+                )
+                return None
+            self._session = Session(run)
+        return self._session
+
+    def _mark_start(self, place: Place) -> None:
+        """Record the first state of a component that was forked, not imported, into being."""
+        if place.label in place.session.started:
+            return
+        place.session.started.add(place.label)
+        first = self.plan.states(place.component)[0]
+        if place.state != first and place.component not in self._roots:
+            birth = Place(place.session, f"{place.component}.{first}", place.index)
+            birth.record("publish")
+            place.session.post({"op": "set", "c": birth.label, "s": first})
+
+    def _settle_params(self, session: Session, name: str, params: _Lazy) -> None:
+        """Send the values of the parameters that are known once ``name`` is published."""
+        here = {k: p for k, p in self.plan.data["params"].items() if name in p["at"]}
+        if not here:
+            return
+        self.plan.settle()
+        if params is not None:
+            try:
+                found = {key: convert(here[key], value) for key, value in params().items()}
+                self.plan.params.update(found)
+            except Exception as error:
+                self._say(f"parameters at {name} could not be read, early guesses stay: {error!r}")
+        session.record("params", values=self.plan.params)
+        session.post({"op": "params", "values": self.plan.params})
+        for entry in (self.plan.data["engine"] or {}).get("unsupported", ()):
+            if self.plan.holds(entry["when"]):
+                self._become_stock(session, entry["reason"])
+                return
+
+    def _become_stock(self, session: Session, reason: str) -> None:
+        """The configuration is declared unsupported: one log line, then all is as in stock."""
+        session.record("note", text=f"unsupported: {reason}")
+        session.post({"op": "dissolve", "reason": reason})
+        os.environ[ENVIRONMENT] = OFF
+        self._stock = True
+        self._say(f"this start is as stock: {reason}")
+
+    # -- trouble ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _quietly(self, name: str) -> Iterator[None]:
+        """Observation must not hurt the engine: an error costs one event and one log line."""
+        try:
+            yield
+        except Exception as error:
+            self._say(f"{name} is not observed: {error!r}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            with contextlib.suppress(Exception):
+                log.warning("%s", text)
+
+    def _forked(self) -> None:
+        """In a forked child: whoever it turns out to be, it starts on its own."""
+        if self._session is not None:
+            self._session.started.clear()
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, Hooks._born)
+
+    def _born(self) -> None:
+        """A multiprocessing child knows its name now: publish its component's birth."""
+        for component, entry in self.plan.components.items():
+            pattern = (entry["process"] or {}).get("name")
+            if pattern and _match_name(pattern, current_process_name()) is not None:
+                self.publish(f"{component}.{entry['states'][0]}")
+
+
+def _match_name(pattern: str, name: str) -> str | None:
+    """The replica index in a process name (empty if the pattern has none); None: no match."""
+    before, placeholder, after = pattern.partition("{i}")
+    expression = re.escape(before) + (r"(\d+)" if placeholder else "()") + re.escape(after)
+    match = re.fullmatch(expression, name)
+    return match.group(1) if match else None

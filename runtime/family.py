@@ -1,0 +1,181 @@
+"""The processes of a run, as its owner sees them: who joined, who ended, who must end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfac.runtime import processes
+
+#: After a failure the engine gets this long to end by itself (seconds) ...
+NOTICE_GRACE = 1.0
+#: ... after it was up, this long, because it then has requests and files to close.
+UP_GRACE = 5.0
+#: From SIGTERM to SIGKILL.
+TERM_GRACE = 3.0
+#: How long the owner stays after the root's end for children that have not joined yet.
+LINGER = 30.0
+_SCAN_INTERVAL = 0.25
+
+
+@dataclass(slots=True)
+class Member:
+    """One process that joined the run."""
+
+    pid: int
+    pidfd: int
+    name: str
+    root: bool
+    components: set[str] = field(default_factory=set)
+    left: bool = False
+
+
+class Family:
+    """Watches members by pidfd; ends them when the run has failed or its root ended.
+
+    ``owner`` is the runtime.owner.Owner; its ``over`` is set when there is nothing
+    left to do.
+    """
+
+    def __init__(self, owner: Any, root: int) -> None:
+        self.owner = owner
+        self.members: dict[int, Member] = {}
+        self.had_children = False
+        self.root_ended = False
+        self._steps: list[tuple[float, signal.Signals]] = []
+        self._signalled: signal.Signals | None = None
+        self._linger_until: float | None = None
+        self._next_scan = 0.0
+        self._watch(root, "MainProcess", root=True)
+
+    def pids(self) -> dict[str, int]:
+        """Component label -> pid, of the living members."""
+        return {c: member.pid for member in self.members.values() for c in member.components}
+
+    def join(self, pid: int, name: str) -> None:
+        """A process connected with the run's token."""
+        if pid in self.members:
+            return
+        member = self._watch(pid, name, root=False)
+        if member is None:
+            return
+        self.had_children = True
+        if self._signalled is not None:  # too late: the run is ending
+            processes.send_signal(member.pidfd, self._signalled)
+        elif self.root_ended or self.owner.table.failure is not None:
+            self.end(engine_first=False)
+
+    def host(self, pid: int, component: str) -> None:
+        """A member published a state of a component."""
+        member = self.members.get(pid)
+        if member is not None:
+            member.components.add(component)
+
+    def leave(self, pid: int) -> None:
+        """A member says that its work is done: its end is no failure."""
+        member = self.members.get(pid)
+        if member is not None:
+            member.left = True
+
+    def _watch(self, pid: int, name: str, *, root: bool) -> Member | None:
+        pidfd = processes.open_pidfd(pid)
+        if pidfd is None:
+            if root:
+                self.root_ended = True
+            return None
+        member = Member(pid, pidfd, name, root)
+        self.members[pid] = member
+        self.owner.selector.register(pidfd, selectors.EVENT_READ, lambda _: self._ended(member))
+        return member
+
+    def _ended(self, member: Member) -> None:
+        owner = self.owner
+        for connection in [c for c in owner.connections if c.pid == member.pid]:
+            owner.read(connection)  # what it said last
+        status = processes.exit_status(member.pid, member.pidfd)
+        owner.selector.unregister(member.pidfd)
+        os.close(member.pidfd)
+        del self.members[member.pid]
+        how = processes.describe_status(status)
+        owner.trace.write("ended", pid=member.pid, components=sorted(member.components), how=how)
+        if member.root:
+            self._root_ended(member, how)
+            return
+        cause = f"its process {member.pid} {how}"
+        for component in sorted(member.components):
+            if owner.publish_exit(component) or self._ending():
+                continue
+            if processes.is_abnormal(status) or not self._may_end(member, component):
+                owner.fail(component, cause)
+            elif owner.plan is None:
+                owner.gone[component] = cause
+                owner.check_gone()
+        nameless = not member.components and not member.left and owner.plan is not None
+        if nameless and not owner.final and not self._ending():
+            owner.fail(member.name or "a child", cause)
+
+    def _may_end(self, member: Member, component: str) -> bool:
+        """Whether a clean end of the component's process is no failure."""
+        owner = self.owner
+        if owner.plan is None or owner.final:
+            return True
+        return bool(member.left and owner.complete(component))
+
+    def _root_ended(self, member: Member, how: str) -> None:
+        owner = self.owner
+        self.root_ended = True
+        if not member.left and not owner.final and owner.plan is not None:
+            component = min(member.components, default="the root process")
+            owner.fail(component, f"its process {member.pid} {how}")
+        self.end(engine_first=False)
+
+    def _ending(self) -> bool:
+        return bool(self._steps) or self._signalled is not None or self.root_ended
+
+    def end(self, *, engine_first: bool) -> None:
+        """End every member but the root: politely, then by SIGKILL."""
+        now = time.monotonic()
+        grace = (UP_GRACE if self.owner.final else NOTICE_GRACE) if engine_first else 0.0
+        if not self._steps and self._signalled is None:
+            self._steps = [
+                (now + grace, signal.SIGTERM),
+                (now + grace + TERM_GRACE, signal.SIGKILL),
+            ]
+        elif not engine_first and self._signalled is None:
+            self._steps[0] = (now, signal.SIGTERM)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do next, monotonic seconds."""
+        times = [self._steps[0][0]] if self._steps else []
+        if self.root_ended and not self._children():
+            times.append(self._next_scan)
+        return min(times, default=None)
+
+    def tick(self, now: float) -> None:
+        """Send what is due; see whether the run is over."""
+        while self._steps and self._steps[0][0] <= now:
+            _, number = self._steps.pop(0)
+            self._signalled = number
+            for member in self._children():
+                where = ", ".join(sorted(member.components)) or member.name
+                self.owner.log(f"ending {where} (process {member.pid}) by {number.name}")
+                processes.send_signal(member.pidfd, number)
+        if self._children():
+            return
+        if not self.root_ended:
+            self.owner.over = self.owner.over or (self.owner.final and self.had_children)
+            return
+        if now < self._next_scan:
+            return
+        self._next_scan = now + _SCAN_INTERVAL
+        if self._linger_until is None:
+            self._linger_until = now + LINGER
+        if now >= self._linger_until or not processes.processes_of_run(self.owner.run_id):
+            self.owner.over = True
+
+    def _children(self) -> list[Member]:
+        return [member for member in self.members.values() if not member.root]

@@ -1,0 +1,333 @@
+"""The owner of a run: a tiny process that holds the state table (paper, Figure 2).
+
+It answers waits, watches the run's processes by pidfd, reports stalls, and when a
+component fails or a process ends too early it fails everybody who waits and ends
+the processes that the run created; never the process that started the run.  Once
+all is final it only sleeps until the root process ends (DESIGN section 5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from cfac.runtime.errors import ChannelError, ComponentFailed, WaitTimeout
+from cfac.runtime.family import Family
+from cfac.runtime.plan import ParamsUnknown, Plan, split_label
+from cfac.runtime.stall import StallClock, describe_stall
+from cfac.runtime.table import Key, StateTable, Waiter, label
+from cfac.runtime.trace import TraceWriter
+from cfac.runtime.wire import Decoder, pack
+
+
+class Connection:
+    """One accepted client connection."""
+
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        self.sock = sock
+        self.pid = pid
+        self.decoder = Decoder()
+        self.trusted = False
+        self.waiters: set[Waiter] = set()
+
+
+@dataclass(eq=False, slots=True)
+class Asked(Waiter):
+    """A client's wait: for states it names, or for what the plan says of a transition."""
+
+    transition: str | None = None
+    index: int | None = None
+
+
+class Owner:
+    """The event loop of one run."""
+
+    def __init__(
+        self, listener: socket.socket, run_id: str, token: str, folder: str, root: int
+    ) -> None:
+        self.run_id = run_id
+        self.token = token
+        self.table = StateTable()
+        self.plan: Plan | None = None
+        plan_path = os.path.join(folder, "plan.json")
+        if os.path.exists(plan_path):
+            self.plan = Plan.read(plan_path)
+            self.plan.params.clear()  # argv here is not the engine's
+        self.trace = TraceWriter(folder, "cfac-owner")
+        self.selector = selectors.DefaultSelector()
+        self.listener = listener
+        listener.setblocking(False)
+        self.selector.register(listener, selectors.EVENT_READ, self._accept)
+        self.connections: set[Connection] = set()
+        self.limits: dict[Waiter, float] = {}
+        self.parked: list[tuple[Asked, Connection]] = []
+        self.stalls = StallClock()
+        self.family = Family(self, root)
+        self.final = False
+        self.over = False
+        #: components whose process ended cleanly, and how; without a plan only.
+        self.gone: dict[str, str] = {}
+
+    # -- the loop ---------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Serve until the run is over."""
+        while not self.over:
+            for key, _ in self.selector.select(self._pause()):
+                key.data(key.fileobj)
+            self._tick()
+
+    def _pause(self) -> float | None:
+        now = time.monotonic()
+        times = list(self.limits.values())
+        times += [self.stalls.due(waiter) for waiter in self._all_waiters()]
+        deadline = self.family.next_deadline()
+        if deadline is not None:
+            times.append(deadline)
+        return max(0.0, min(times) - now) if times else None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for waiter, limit in list(self.limits.items()):
+            if limit <= now:
+                self._drop(waiter)
+                text = f"{waiter.who} waited {now - waiter.since:.1f} s\n" + self._stall(waiter)
+                waiter.deliver(None, WaitTimeout(text))
+        for waiter in self.stalls.take_due(self._all_waiters()):
+            text = self._stall(waiter)
+            self.trace.write("stall", who=waiter.who, text=text)
+            self.log(f"{waiter.who} has waited {now - waiter.since:.0f} s\n{text}")
+        self.family.tick(now)
+
+    def _all_waiters(self) -> list[Waiter]:
+        return [*self.table.waiters(), *(parked for parked, _ in self.parked)]
+
+    def _stall(self, waiter: Waiter) -> str:
+        return describe_stall(waiter, self.table, self.plan, self.family.pids())
+
+    def log(self, text: str) -> None:
+        """One message on the engine's standard error; never raises."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"cfac: run {self.run_id}: {text}\n")
+            sys.stderr.flush()
+
+    # -- connections ------------------------------------------------------------
+
+    def _accept(self, _: Any) -> None:
+        with contextlib.suppress(OSError):
+            sock, _address = self.listener.accept()
+            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, uid = (int.from_bytes(credentials[k : k + 4], sys.byteorder) for k in (0, 4))
+            if uid != os.getuid():
+                self.log(f"refused a connection of user {uid} (process {pid})")
+                sock.close()
+                return
+            sock.setblocking(False)
+            connection = Connection(sock, pid)
+            self.connections.add(connection)
+            self.selector.register(sock, selectors.EVENT_READ, lambda _: self.read(connection))
+
+    def read(self, connection: Connection) -> None:
+        """Take what a connection has sent; drops it at its end or on nonsense."""
+        try:
+            while data := connection.sock.recv(65536):
+                for message in connection.decoder.feed(data):
+                    self._handle(connection, message)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, ChannelError) as error:
+            self.log(f"dropped a connection of process {connection.pid}: {error}")
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.selector.unregister(connection.sock)
+            connection.sock.close()
+            for waiter in connection.waiters:
+                self._drop(waiter)
+
+    def _drop(self, waiter: Waiter) -> None:
+        self.table.forget(waiter)
+        self.limits.pop(waiter, None)
+        self.parked = [entry for entry in self.parked if entry[0] is not waiter]
+
+    def _handle(self, connection: Connection, message: dict[str, Any]) -> None:
+        operation = message["op"]
+        if operation == "hello":
+            if message["token"] != self.token:
+                raise ChannelError("wrong token")
+            connection.trusted = True
+            self.family.join(connection.pid, str(message.get("name", "")))
+            return
+        if not connection.trusted:
+            raise ChannelError("no token was given")
+        handler = getattr(self, f"_on_{operation}", None)
+        if handler is None:
+            raise ChannelError(f"unknown operation {operation!r}")
+        handler(connection, message)
+
+    # -- operations -------------------------------------------------------------
+
+    def _on_set(self, connection: Connection, message: dict[str, Any]) -> None:
+        component, state = message["c"], message["s"]
+        if not self.table.set_state(component, state, message.get("v")):
+            text = f"{component}.{state} was published again, by process {connection.pid}"
+            self.trace.write("note", text=text)
+            return
+        self.family.host(connection.pid, component)
+        self.check_final()
+
+    def _on_host(self, connection: Connection, message: dict[str, Any]) -> None:
+        self.family.host(connection.pid, message["c"])
+
+    def _on_params(self, _: Connection, message: dict[str, Any]) -> None:
+        if self.plan is None:
+            return
+        self.plan.params.update(message["values"])
+        parked, self.parked = self.parked, []
+        for waiter, connection in parked:
+            self._resolve(waiter, connection)
+        self.check_final()
+
+    def _on_wait(self, connection: Connection, message: dict[str, Any]) -> None:
+        number = message["id"]
+
+        def deliver(values: list[Any] | None, error: ChannelError | None) -> None:
+            self.limits.pop(waiter, None)
+            connection.waiters.discard(waiter)
+            self._answer(connection, number, values, error)
+
+        waiter = Asked(str(message["who"]), (), deliver)
+        waiter.transition, waiter.index = message.get("transition"), message.get("index")
+        connection.waiters.add(waiter)
+        timeout = message.get("timeout")
+        if timeout is not None:
+            self.limits[waiter] = waiter.since + float(timeout)
+        if waiter.transition is None:
+            waiter.needs = tuple((str(c), str(s)) for c, s in message["needs"])
+            self.table.wait(waiter)
+            self.check_gone()
+        else:
+            self._resolve(waiter, connection)
+
+    def _resolve(self, waiter: Asked, connection: Connection) -> None:
+        if self.plan is None or waiter.transition is None:
+            raise ChannelError("this run has no plan")
+        try:
+            waiter.needs = tuple(self.plan.needs(waiter.transition, waiter.index))
+        except ParamsUnknown:
+            if self.table.failure is not None:
+                waiter.deliver(None, self.table.failure)
+            else:
+                self.parked.append((waiter, connection))
+            return
+        self.table.wait(waiter)
+
+    def _on_fail(self, _: Connection, message: dict[str, Any]) -> None:
+        self.fail(str(message["c"]), str(message["error"]))
+
+    def _on_leave(self, connection: Connection, _: dict[str, Any]) -> None:
+        self.family.leave(connection.pid)
+
+    def _on_snapshot(self, connection: Connection, message: dict[str, Any]) -> None:
+        value = {
+            "current": self.table.current,
+            "final": self.final,
+            "pids": self.family.pids(),
+            "failure": self.table.failure and str(self.table.failure),
+        }
+        self._answer(connection, message["id"], value, None)
+
+    def _on_dissolve(self, _: Connection, message: dict[str, Any]) -> None:
+        self.trace.write("note", text=message["reason"])
+        self.over = True
+
+    def _answer(
+        self, connection: Connection, number: int, value: Any, error: ChannelError | None
+    ) -> None:
+        answer: dict[str, Any] = {"id": number, "value": value}
+        if isinstance(error, ComponentFailed):
+            answer["error"] = {"kind": "failed", "component": error.component, "text": error.cause}
+        elif error is not None:
+            kind = "timeout" if isinstance(error, WaitTimeout) else "error"
+            answer["error"] = {"kind": kind, "text": str(error)}
+        try:
+            connection.sock.sendall(pack(answer))
+        except OSError:
+            self._close(connection)
+
+    # -- what the family and the states tell ---------------------------------------
+
+    def fail(self, component: str, cause: str) -> None:
+        """A component failed: tell everybody who waits, then end the run's processes."""
+        state = self.table.current.get(component)
+        place = f" in state {state}" if state else " before its first state"
+        failure = ComponentFailed(component, f"{cause}{place}")
+        if not self.table.fail(failure):
+            return
+        for waiter, _ in self.parked:
+            waiter.deliver(None, failure)
+        self.parked.clear()
+        self.trace.write("failed", c=component, s=state, cause=cause)
+        self.log(f"component {component} failed: {failure.cause}")
+        self.family.end(engine_first=True)
+
+    def check_gone(self) -> None:
+        """Fail if somebody waits for a component whose process has ended cleanly."""
+        for waiter in self.table.waiters():
+            for component, _ in sorted(waiter.missing):
+                if component in self.gone:
+                    self.fail(component, self.gone[component])
+                    return
+
+    def publish_exit(self, component: str) -> bool:
+        """Publish the next state of a component if it *is* its process's end."""
+        name, index = split_label(component)
+        if self.plan is None or name not in self.plan.components:
+            return False
+        following = self.plan.following(name, self.table.current.get(component))
+        if following is None or not self.plan.transition(name, following).get("exit"):
+            return False
+        self.trace.write("publish", c=name, i=index, s=following)
+        self.table.set_state(component, following)
+        self.check_final()
+        return True
+
+    def complete(self, component: str) -> bool:
+        """Whether a component has reached its last state."""
+        name, _ = split_label(component)
+        if self.plan is None or name not in self.plan.components:
+            return True
+        return self.table.current.get(component) == self.plan.states(name)[-1]
+
+    def check_final(self) -> None:
+        """Note when every state of every component is published."""
+        if self.final or self.plan is None or not self.plan.settled:
+            return
+        for component, index in self.plan.instances():
+            last = self.plan.states(component)[-1]
+            key: Key = (label(component, index), last)
+            exits = self.plan.transition(component, last).get("exit")
+            if key not in self.table.values and not exits:
+                return
+        self.final = True
+        self.trace.write("note", text="all states are final")
+
+
+def serve(descriptor: int, run_id: str, token: str, folder: str, root: int) -> None:
+    """Serve a run on an inherited listening socket until it is over."""
+    listener = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    owner = Owner(listener, run_id, token, folder, root)
+    try:
+        owner.serve()
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, "socket"))

@@ -1,0 +1,207 @@
+"""Reading a plan and instantiating it for the parameters of one start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfac.runtime.errors import ChannelError
+from cfac.runtime.table import Key, label
+
+PLAN_VERSION = 1
+
+
+class ParamsUnknown(ChannelError):
+    """A reference needs a parameter whose value is not known yet."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A loaded plan (see docs/plan.md) with the parameter values known so far."""
+
+    data: dict[str, Any]
+    params: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Plan:
+        """Load a plan file; ChannelError if it is of another version."""
+        with open(path, encoding="utf-8") as file:
+            return cls.of(json.load(file))
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Plan:
+        """Wrap plan data; ChannelError if it is of another version."""
+        version = data.get("cfac")
+        if version != PLAN_VERSION:
+            raise ChannelError(
+                f"plan version {version!r} is not {PLAN_VERSION}: compile the spec again"
+            )
+        plan = cls(data)
+        for name, param in data["params"].items():
+            if not param["at"]:
+                plan.params[name] = _from_argv(param, sys.argv)
+        return plan
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        return str(self.data["name"])
+
+    @property
+    def settled(self) -> bool:
+        """Whether every parameter's value is known."""
+        return len(self.params) == len(self.data["params"])
+
+    @property
+    def components(self) -> dict[str, Any]:
+        """The components by name."""
+        return self.data["components"]  # type: ignore[no-any-return]
+
+    def settle(self, argv: list[str] | None = None) -> None:
+        """Give every parameter that is still unknown its early value (argv or default)."""
+        for name, param in self.data["params"].items():
+            self.params.setdefault(name, _from_argv(param, sys.argv if argv is None else argv))
+
+    def present(self, component: str) -> bool:
+        """Whether the component's ``when`` holds; ParamsUnknown if that is not known."""
+        return self.holds(self.components[component]["when"])
+
+    def holds(self, condition: list[list[Any]] | None) -> bool:
+        """Evaluate a ``when``: all of its tests."""
+        return all(self._test(*test) for test in condition or ())
+
+    def _test(self, subject: str, op: str, expected: Any) -> bool:
+        kind, _, name = subject.partition(":")
+        if kind == "platform":
+            actual: Any = sys.platform
+        elif kind == "version":
+            return True  # decided when the patch was made
+        elif name in self.params:
+            actual = self.params[name]
+        else:
+            raise ParamsUnknown(f"parameter {name!r} is not known yet")
+        if op == "is":
+            return bool(actual == expected)
+        if op == "not":
+            return bool(actual != expected)
+        if op == "in":
+            return actual in expected
+        if op == "above":
+            return bool(actual > expected)
+        if op == "below":
+            return bool(actual < expected)
+        return re.fullmatch(str(expected), str(actual)) is not None
+
+    def count(self, component: str) -> int | None:
+        """How many replicas the component has; None if it is not indexed."""
+        replicas = self.components[component]["replicas"]
+        if replicas is None or isinstance(replicas, int):
+            return replicas
+        if replicas not in self.params:
+            raise ParamsUnknown(f"parameter {replicas!r} is not known yet")
+        return int(self.params[replicas])
+
+    def indices(self, component: str) -> list[int | None]:
+        """The replica indices of a component: ``[None]`` where it is not indexed."""
+        if not self.present(component):
+            return []
+        count = self.count(component)
+        return [None] if count is None else list(range(count))
+
+    def instances(self) -> Iterator[tuple[str, int | None]]:
+        """Every component instance of this start."""
+        for component in self.components:
+            for index in self.indices(component):
+                yield component, index
+
+    def resolve(self, reference: Mapping[str, Any], index: int | None, owner: str) -> list[Key]:
+        """The table keys that a reference means for replica ``index`` of ``owner``.
+
+        References out of range or to an absent component mean nothing: satisfied.
+        """
+        component, state = reference["component"], reference["state"]
+        if not self.present(component):
+            return []
+        kind, value = reference["index"]
+        if kind == "none":
+            return [(component, state)]
+        count = self.count(component) or 0
+        if kind == "all":
+            wanted: list[int] = list(range(count))
+        elif kind == "at":
+            wanted = [value]
+        elif kind == "offset":
+            wanted = [(index or 0) + value]
+        else:
+            wanted = self.data["layouts"][f"{owner}.{value}"][index or 0]
+        return [(label(component, k), state) for k in wanted if 0 <= k < count]
+
+    def needs(self, transition: str, index: int | None) -> list[Key]:
+        """The keys that a transition waits for, in the spec's order, each once."""
+        owner = transition.partition(".")[0]
+        entry = self.data["transitions"].get(transition)
+        if entry is None:
+            raise ChannelError(f"the plan has no transition {transition}")
+        keys = (key for ref in entry["after"] for key in self.resolve(ref, index, owner))
+        return list(dict.fromkeys(keys))
+
+    def states(self, component: str) -> list[str]:
+        """The component's states, in order."""
+        return self.components[component]["states"]  # type: ignore[no-any-return]
+
+    def following(self, component: str, state: str | None) -> str | None:
+        """The state after ``state`` (None: the first one); None at the end."""
+        states = self.states(component)
+        position = 0 if state is None else states.index(state) + 1
+        return states[position] if position < len(states) else None
+
+    def transition(self, component: str, state: str) -> dict[str, Any]:
+        """The plan's entry for a transition; empty for an initial state."""
+        return self.data["transitions"].get(f"{component}.{state}", {})  # type: ignore[no-any-return]
+
+    def roots(self) -> list[str]:
+        """The components that nobody spawns: their start is a run's start."""
+        spawned = (
+            c for c in self.components.items() if not (c[1]["process"] or {}).get("spawned_by")
+        )
+        return [name for name, _ in spawned]
+
+
+def split_label(text: str) -> tuple[str, int | None]:
+    """``worker[0]`` -> ("worker", 0); ``core`` -> ("core", None)."""
+    component, bracket, rest = text.partition("[")
+    return component, int(rest.rstrip("]")) if bracket else None
+
+
+def convert(param: Mapping[str, Any], value: Any) -> Any:
+    """A value as the parameter's declared type; ValueError where it is none."""
+    kind = param["type"]
+    if kind == "int":
+        return int(value)
+    if kind == "bool":
+        if isinstance(value, str):
+            return value.strip().lower() in {"1", "true", "yes", "on"}
+        return bool(value)
+    return value if value is None else str(value)
+
+
+def _from_argv(param: Mapping[str, Any], argv: list[str]) -> Any:
+    """The last occurrence of one of the parameter's options in argv, else its default."""
+    options = {option.replace("_", "-") for option in param["argv"]}
+    found = param["default"]
+    for position, word in enumerate(argv):
+        option, equals, value = word.partition("=")
+        if option.replace("_", "-") not in options:
+            continue
+        if not equals:
+            value = argv[position + 1] if position + 1 < len(argv) else ""
+        try:
+            found = convert(param, True if param["type"] == "bool" and not equals else value)
+        except ValueError:
+            continue
+    return found

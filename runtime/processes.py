@@ -1,0 +1,83 @@
+"""Watching and ending processes that are not our children, by pidfd.
+
+pidfd_open(2) gives a descriptor that cannot come to mean another process; how the
+process ended is read from the zombie (proc(5), field 52) or, once it has been
+reaped, from ioctl PIDFD_GET_INFO (Linux 6.15 and newer).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+
+#: _IOWR(0xFF, 11, struct pidfd_info), whose first version has 64 bytes.
+_PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor for the process that becomes readable when it ends; None if it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def send_signal(pidfd: int, number: signal.Signals) -> None:
+    """Signal the process; nothing happens if it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def exit_status(pid: int, pidfd: int) -> int | None:
+    """The wait status (wait(2)) of a process that has ended; None if it cannot be known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as f:
+        fields = f.read().rpartition(b")")[2].split()
+        if fields[0] in {b"Z", b"X"}:
+            return int(fields[49])
+    with contextlib.suppress(OSError, struct.error):
+        buffer = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 12), 0))
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+        mask, *_, status = _PIDFD_INFO.unpack(buffer)
+        if mask & _PIDFD_INFO_EXIT:
+            return int(status)
+    return None
+
+
+def is_abnormal(status: int | None) -> bool:
+    """Whether a wait status shows a death nobody asked for politely."""
+    if status is None:
+        return False
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) not in {signal.SIGTERM, signal.SIGINT}
+    return os.WEXITSTATUS(status) != 0
+
+
+def describe_status(status: int | None) -> str:
+    """How a process ended, for a message."""
+    if status is None:
+        return "ended"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"ended by signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            return f"ended by signal {number}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"
+
+
+def processes_of_run(run_id: str) -> list[int]:
+    """The pids whose environment names the run, our own excluded (proc(5), environ)."""
+    needle = f"CFAC_RUN={run_id}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+            if any(word.startswith(needle) for word in file.read().split(b"\0")):
+                found.append(int(entry))
+    return found

@@ -1,0 +1,175 @@
+"""A run: one engine start, with an id, a token, a folder and an owner process.
+
+The run's name in the environment (``CFAC_RUN=<id>:<token>:<folder>``) is how its
+children find it.  Its folder holds the socket, the plan and one trace file per
+process.  Standard library only; nothing here is on the request path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cfac.runtime.errors import ChannelError
+
+ENVIRONMENT = "CFAC_RUN"
+#: ``CFAC_RUN=off``: this start is not observed; children stay silent.
+OFF = "off"
+#: How many runs' folders are kept.
+KEPT_RUNS = 64
+#: sockaddr_un holds 108 bytes (unix(7)); longer folders are reached by a descriptor.
+_MAX_SOCKET_PATH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The identity of a run: what a client needs to reach its owner."""
+
+    id: str
+    token: str
+    folder: str
+
+    @property
+    def socket_path(self) -> str:
+        """The owner's socket."""
+        return os.path.join(self.folder, "socket")
+
+    def environment(self) -> str:
+        """The value of ``CFAC_RUN`` for children."""
+        return f"{self.id}:{self.token}:{self.folder}"
+
+    @classmethod
+    def from_environment(cls) -> Run | None:
+        """The run that this process belongs to, or None."""
+        parts = os.environ.get(ENVIRONMENT, "").split(":", 2)
+        return cls(*parts) if len(parts) == 3 else None
+
+
+@contextlib.contextmanager
+def reachable(path: str) -> Iterator[str]:
+    """A socket's path in a form that is short enough for the kernel.  OSError if it is gone."""
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def runs_folder() -> str:
+    """Where runs live: ``$CFAC_RUNS``, else ``cfac-<uid>`` in the temporary folder.
+
+    Created with mode 0700; ChannelError if somebody else owns it.
+    """
+    import tempfile
+
+    default = os.path.join(tempfile.gettempdir(), f"cfac-{os.getuid()}")
+    folder = os.environ.get("CFAC_RUNS") or default
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    status = os.stat(folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ChannelError(f"{folder} is not a folder of this user: set CFAC_RUNS to another one")
+    return folder
+
+
+def create_run(plan: dict[str, Any] | None, *, observe: bool = False, owner: bool = True) -> Run:
+    """Make a run with this process as its root, and start its owner.
+
+    Without ``owner`` there is only the folder, for the trace.  Raises OSError or
+    ChannelError; leaves nothing behind then.
+    """
+    import shutil
+
+    parent = runs_folder()
+    _prune(parent)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
+    run_id = f"{stamp}-{os.getpid()}-{os.urandom(3).hex()}"
+    folder = os.path.join(parent, run_id)
+    run = Run(run_id, os.urandom(16).hex(), folder)
+    os.mkdir(folder, mode=0o700)
+    try:
+        info = {
+            "id": run_id,
+            "root": os.getpid(),
+            "argv": sys.argv[:64],
+            "observe": observe,
+            "created": time.time(),
+            "monotonic": time.monotonic_ns(),
+        }
+        _write_json(os.path.join(folder, "run.json"), info)
+        if plan is not None:
+            _write_json(os.path.join(folder, "plan.json"), plan)
+        if owner:
+            _start_owner(run)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return run
+
+
+def _write_json(path: str, data: Any) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file)
+
+
+def _start_owner(run: Run) -> None:
+    """Start the owner as a grandchild in a session of its own, with a listening socket.
+
+    The socket listens before the owner runs, so that clients never have to retry.
+    """
+    if not sys.executable:
+        raise ChannelError("no Python executable is known to start the owner with")
+    here = os.path.dirname(os.path.abspath(__file__))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with reachable(run.socket_path) as address:
+            listener.bind(address)
+        os.chmod(run.socket_path, 0o600)
+        listener.listen(128)
+        arguments = [run.id, run.folder, str(os.getpid())]
+        script = os.path.join(here, "owner_main.py")
+        environment = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}
+        environment["CFAC_OWNER_TOKEN"] = run.token  # argv is for everybody to read
+        listener.set_inheritable(True)
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", script, str(listener.fileno()), *arguments],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            ],
+            setsid=True,
+        )
+        _, status = os.waitpid(pid, 0)  # the middle process, which ends at once
+        if status:
+            raise ChannelError("the owner process could not be started")
+    finally:
+        listener.close()
+
+
+def _prune(parent: str) -> None:
+    """Remove the oldest runs' folders whose owners are gone."""
+    import shutil
+
+    names = sorted(os.listdir(parent))
+    for name in names[: max(0, len(names) - KEPT_RUNS)]:
+        folder = os.path.join(parent, name)
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with probe:
+            try:
+                with reachable(os.path.join(folder, "socket")) as address:
+                    probe.connect(address)
+            except OSError:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""One process's part in one run: its connection to the owner and its trace file."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from cfac.runtime.client import Client
+from cfac.runtime.errors import OwnerLost
+from cfac.runtime.run import Run
+from cfac.runtime.trace import TraceWriter
+
+log = logging.getLogger("cfac")
+
+
+class Session:
+    """Records events and speaks to the owner; a broken trace does not stop publishing.
+
+    ``lost`` is set once the owner is gone: then nothing is published any more, and
+    enforced waits must raise.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.client = Client(run.socket_path, run.token)
+        self.lost: OwnerLost | None = None
+        #: labels of components that have started in this process
+        self.started: set[str] = set()
+        self._trace: TraceWriter | None = TraceWriter(run.folder)
+
+    def record(self, event: str, t: int | None = None, **fields: Any) -> None:
+        """Append an event to the trace; on the first error the trace ends with a log line."""
+        if self._trace is None:
+            return
+        try:
+            self._trace.write(event, t, **fields)
+        except OSError as error:
+            self._trace = None
+            log.warning("the trace ends here: %s", error)
+
+    def post(self, message: dict[str, Any]) -> None:
+        """Send a message to the owner; once it is gone, one log line and then silence."""
+        if self.lost is not None:
+            return
+        try:
+            self.client.post(message)
+        except OwnerLost as error:
+            self.lost = error
+            log.warning("run %s: %s; nothing is observed from here on", self.run.id, error)
+
+    def wait(self, message: dict[str, Any], timeout: float | None) -> list[Any]:
+        """An enforced wait.  ComponentFailed, WaitTimeout or OwnerLost if it cannot end well."""
+        if self.lost is not None:
+            raise self.lost
+        return self.client.ask(message, timeout) or []
+
+    def close(self) -> None:
+        """Leave the run in this process."""
+        self.client.close()
+        if self._trace is not None:
+            self._trace.close()

@@ -1,0 +1,1 @@
+"""Shipped startup specs and their JSON Schema."""

@@ -1,0 +1,6 @@
+if True:
+
+    class Server:
+        def start(self):
+            self.socket.bind_all()
+            self.ready(mode=1)

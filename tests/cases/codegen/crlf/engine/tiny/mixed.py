@@ -1,0 +1,6 @@
+import os
+
+def run():
+    a = 1
+    work()
+    return a

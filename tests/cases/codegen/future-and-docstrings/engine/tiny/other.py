@@ -1,0 +1,3 @@
+"""Doc."""
+from __future__ import annotations
+name = 1

@@ -1,0 +1,9 @@
+#!/usr/bin/env python
+# -*- coding: latin-1 -*-
+"""Cafי."""
+import os
+
+def run():
+    x = "י"; work()
+    y = "יי" + other("ü")
+    return os, x, y

@@ -1,0 +1,1 @@
+import osdef run():    work()    return os

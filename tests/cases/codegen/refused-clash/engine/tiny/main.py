@@ -1,0 +1,2 @@
+def run(_cfac):
+    return 1

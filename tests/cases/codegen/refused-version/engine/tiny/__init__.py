@@ -1,0 +1,3 @@
+"""A tiny engine."""
+
+__version__ = "2.1"

@@ -1,0 +1,8 @@
+class Engine:
+	def run(self):
+		if self:
+		  	work()
+		return 1
+
+def other():
+	pass

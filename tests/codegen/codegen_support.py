@@ -1,0 +1,104 @@
+"""Helpers for the tests of the code generator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cfac.codegen.compile import CompileResult, compile_engine
+from cfac.codegen.engine import find_engine
+from cfac.compiler.api import check, load
+from cfac.compiler.diagnostics import Diagnostics
+from cfac.compiler.render import render
+
+CASES = Path(__file__).parents[1] / "cases" / "codegen"
+REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def compile_case(
+    folder: Path, engine: str = "engine", **options: object
+) -> tuple[CompileResult | None, str]:
+    """Compile ``folder/spec.yaml`` and give the diagnostics as text."""
+    with inside(folder):
+        spec, loaded = load("spec.yaml")
+        assert spec is not None, render(loaded)
+        diagnostics = Diagnostics(list(loaded))
+        diagnostics.extend(check(spec).diagnostics)
+        result = None
+        if not diagnostics.errors:
+            tree = find_engine(spec, engine, diagnostics)
+            if tree is not None:
+                result = compile_engine(spec, tree, **options)  # type: ignore[arg-type]
+                diagnostics.extend(result.diagnostics)
+        return result, render(diagnostics.sorted(), spec.sources)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Every file below ``root``, without git's own."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and ".git/" not in path.as_posix() and "__pycache__" not in path.parts
+    }
+
+
+def copy_engine(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder / "engine", to, ignore=shutil.ignore_patterns("__pycache__"))
+    return to
+
+
+def git(folder: Path, *arguments: str) -> None:
+    config = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "core.autocrlf=false"]
+    environment = {**os.environ, "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(folder)}
+    done = subprocess.run(
+        ["git", *config, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"git {arguments}: {done.stdout}{done.stderr}"
+
+
+def commit_all(folder: Path) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "engine")
+
+
+def make_engine(root: Path, main: str, version: str = "1.2.0") -> Path:
+    """A package ``tiny`` with a module ``main`` in ``root``."""
+    package = root / "tiny"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    (package / "main.py").write_text(main)
+    return root
+
+
+SPEC = """\
+apiVersion: cfac/v1
+kind: StartupGraph
+name: tiny-start
+engine: {package: tiny, versions: ">=1,<2"}
+components:
+  core:
+    states: [Start, Ready]
+bind:
+  core.Ready: {publish: {in: "tiny.main:run", at: after, call: work}}
+"""
+MAIN = "def run():\n    work()\n    return 1\n\n\ndef work():\n    pass\n"

@@ -1,0 +1,31 @@
+"""Options shared by all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files (tests/cases/**/expected.*) instead of comparing",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a text with a golden file, or write the file under --update-golden."""
+
+    def compare(path: Path, actual: str) -> None:
+        if request.config.getoption("--update-golden"):
+            path.write_text(actual, "utf-8")
+        expected = path.read_text("utf-8") if path.exists() else ""
+        assert actual == expected, f"{path} differs; if right: pytest --update-golden"
+
+    return compare

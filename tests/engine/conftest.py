@@ -1,0 +1,121 @@
+"""A real vLLM (CPU build), a tiny model, and patched copies: made once per run, shared.
+
+``CFAC_TEST_ENGINE`` names an environment made by examples/vllm/setup_engine.py;
+without it one is made under build/.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples" / "vllm"))
+
+import server as vllm_server  # noqa: E402
+
+VERSION = "0.32.0"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Path:
+    named = os.environ.get("CFAC_TEST_ENGINE")
+    folder = Path(named) if named else ROOT / "build" / "engine" / f"vllm-{VERSION}"
+    script = ROOT / "examples" / "vllm" / "setup_engine.py"
+    subprocess.run([sys.executable, str(script), "--dir", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(engine) -> Path:
+    folder = ROOT / "build" / "models" / "tiny"
+    script = ROOT / "examples" / "vllm" / "make_model.py"
+    environment = os.environ | vllm_server.ENVIRONMENT
+    subprocess.run([engine / "bin" / "python", script, folder], check=True, env=environment)
+    return folder
+
+
+class Patched:
+    """A patched copy of the engine's package."""
+
+    def __init__(self, package: Path, patch: Path) -> None:
+        self.package = package
+        self.patch = patch
+
+
+@pytest.fixture(scope="session")
+def patched(engine, tmp_path_factory):
+    """patched(spec) -> a copy of the engine with that spec's patch; one copy per spec."""
+    made: dict[Path, Patched] = {}
+    build = ROOT / "build" / "engine"
+
+    def make(spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", fresh=False) -> Patched:
+        spec = spec.resolve()
+        if spec in made and not fresh:
+            return made[spec]
+        out = tmp_path_factory.mktemp("patches")
+        site = vllm_server.site_packages(engine)
+        cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
+        patch = next(out.glob("*.patch"))
+        # hard links need the engine's own file system
+        package = build / f"test-{os.getpid()}-{len(made)}{'-fresh' if fresh else ''}"
+        vllm_server.copy_package(engine, package)
+        cfac("apply", str(patch), "--engine", str(package))
+        result = Patched(package, patch)
+        if not fresh:
+            made[spec] = result
+        folders.append(package)
+        return result
+
+    folders: list[Path] = []
+    yield make
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) -> str:
+    """Run the real command; its output."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | (env or {})
+    command = [sys.executable, "-m", "cfac.compiler.cli", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == expect, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="session")
+def vllm_cache(tmp_path_factory) -> Path:
+    """One VLLM_CACHE_ROOT for all starts: its model-inspection cache is warm after the first."""
+    return tmp_path_factory.mktemp("vllm-cache")
+
+
+@pytest.fixture
+def serve(engine, model, vllm_cache):
+    """serve(patched or None, ...) -> a started Server; stopped at the end of the test."""
+    servers = []
+
+    def start(copy: Patched | None = None, *, installed: bool = True, **options):
+        made = vllm_server.Server(
+            engine,
+            model,
+            package=copy.package if copy else None,
+            paths=[ROOT] if installed else [],
+            cache=vllm_cache,
+            **options,
+        ).start()
+        servers.append(made)
+        return made
+
+    yield start
+    for made in servers:
+        made.__exit__()

@@ -1,0 +1,133 @@
+"""Patched copies of examples/tiny_engine, and running them: seconds instead of minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cfac.codegen.apply import apply
+from cfac.codegen.compile import compile_engine
+from cfac.codegen.engine import find_engine
+from cfac.compiler import api
+from cfac.runtime.history import read_run
+from cfac.runtime.processes import processes_of_run
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "examples" / "tiny_engine"
+
+
+def patched_copy(target: Path, spec_text: str | None = None) -> Path:
+    """Copy the tiny engine to ``target`` and patch it with its own spec, or another."""
+    shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    spec_path = target / "startup.yaml"
+    if spec_text is not None:
+        (target / "base.yaml").write_bytes(spec_path.read_bytes())
+        spec_path.write_text(spec_text)
+    spec, diagnostics = api.load(spec_path)
+    assert spec is not None
+    assert not diagnostics.errors, [d.message for d in diagnostics]
+    engine = find_engine(spec, target, diagnostics)
+    assert engine is not None, [d.message for d in diagnostics]
+    result = compile_engine(spec, engine)
+    assert result.ok, [d.message for d in result.diagnostics]
+    apply(result.patch, target)
+    return target
+
+
+def environment(runs: Path, **extra: str) -> dict[str, str]:
+    base = {k: v for k, v in os.environ.items() if not k.startswith("CFAC_")}
+    return base | {"PYTHONPATH": str(ROOT), "CFAC_RUNS": str(runs)} | extra
+
+
+def start(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+    """Start the tiny engine's frontend; it answers on its standard input."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tinyengine.frontend", *arguments],
+        cwd=engine,
+        env=environment(runs, **extra),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Start, ask for one sum, stop; the outcome."""
+    process = start(engine, runs, *arguments, **extra)
+    out, err = process.communicate("1 2 3\n", timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_folders(runs: Path) -> list[Path]:
+    return sorted(path.parent for path in runs.glob("*/run.json"))
+
+
+def history(runs: Path):
+    (folder,) = run_folders(runs)
+    return read_run(folder)
+
+
+def wait_for_state(runs: Path, component: str, state: str, timeout: float = 60) -> int:
+    """Wait until a process has recorded the state; its pid."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        for file in runs.glob("*/*.jsonl"):
+            for line in file.read_text().splitlines():
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                name = event.get("c")
+                if event.get("i") is not None:
+                    name = f"{name}[{event['i']}]"
+                if event["e"] == "publish" and (name, event["s"]) == (component, state):
+                    return int(file.stem)
+        time.sleep(0.01)
+    raise AssertionError(f"{component}.{state} was not reached")
+
+
+def owner_of(runs: Path) -> int:
+    """The pid of the (single) run's owner."""
+    (folder,) = run_folders(runs)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"owner_main" in command and str(folder).encode() in command:
+                return int(entry)
+    raise AssertionError("no owner")
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_until(condition, timeout: float = 30) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def nothing_left(runs: Path, timeout: float = 30) -> bool:
+    """Whether all processes of all recorded runs end, found by their run ids."""
+    ids = [folder.name for folder in run_folders(runs)]
+    return wait_until(lambda: not any(processes_of_run(run_id) for run_id in ids), timeout)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
