@@ -185,6 +185,8 @@ def _place(work: _Work, bound: Bound) -> None:
                 )
             kind: SiteKind = "begin" if role == "before" and site.at == "around" else site.kind
             _insert(work, bound, match, kind, point)
+            if kind == "wait":  # an event of its own: deleting the wait leaves it
+                _insert(work, bound, match, "begin", point)
 
 
 def _insert(work: _Work, bound: Bound, match: Match, kind: SiteKind, point: Point) -> None:

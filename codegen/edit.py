@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cfac.codegen.positions import Point
 from cfac.codegen.source import Source, check_compiles, parse
 
-RANKS = {"import": -1, "publish": 0, "wait": 1, "begin": 2}
+RANKS = {"import": -1, "publish": 0, "wait": 1, "begin": 2, "stop": 3}
 
 
 class EditError(Exception):

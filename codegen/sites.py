@@ -11,9 +11,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from cfac.compiler.diagnostics import Diagnostics, Note
-from cfac.compiler.model import Binding, Condition, Scalar, Site, SiteKind, Spec, Test
+from cfac.compiler.model import Binding, Condition, Index, Ref, Scalar, Site, SiteKind, Spec, Test
 
-KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin")
+KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class Bound:
 
     @property
     def transition(self) -> str:
-        """The transition's name, such as ``core.Ready``."""
+        """The transition's name, such as ``core.Ready``; of a stop, the component's."""
+        if self.site.kind == "stop":
+            return self.binding.ref.component
         return f"{self.binding.ref.component}.{self.binding.ref.state}"
 
 
@@ -37,7 +39,7 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
     """
     found: list[Bound] = []
     counter = itertools.count()
-    for binding in spec.bindings:
+    for binding in (*spec.bindings, *_stops(spec)):
         for kind in KINDS:
             sites = binding.of(kind)
             here = [site for site in sites if _version_holds(site.when, version, diagnostics)]
@@ -61,6 +63,17 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
                     )
             found += [Bound(binding, site, next(counter)) for site in here]
     return found
+
+
+def _stops(spec: Spec) -> list[Binding]:
+    """Where processes are ended, as bindings of their components."""
+    return [
+        Binding(
+            Ref(component.name, "stop", Index(), component.process.span), component.process.stop
+        )
+        for component in spec.components.values()
+        if component.process is not None and component.process.stop
+    ]
 
 
 def _version_holds(when: Condition | None, version: str, diagnostics: Diagnostics) -> bool:

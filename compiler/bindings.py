@@ -43,7 +43,7 @@ def build_bindings(node: Node | None, diagnostics: Diagnostics) -> tuple[Binding
 
 def _binding(ref: Ref, node: MapNode, diagnostics: Diagnostics) -> Binding:
     sites = tuple(
-        _site(kind, item, node, diagnostics)
+        build_site(kind, item, node, diagnostics)
         for kind in _KINDS
         for item in items(node.get(kind))
         if isinstance(item, MapNode)
@@ -68,7 +68,8 @@ def _binding(ref: Ref, node: MapNode, diagnostics: Diagnostics) -> Binding:
     return Binding(ref, sites, run.text if run else None)
 
 
-def _site(kind: SiteKind, node: MapNode, binding: MapNode, diagnostics: Diagnostics) -> Site:
+def build_site(kind: SiteKind, node: MapNode, binding: MapNode, diagnostics: Diagnostics) -> Site:
+    """One site; ``binding`` gives the index and value that hold for all of its sites."""
     at_text = text(node.get("at"))
     at = next((known for known in _ATS if known == at_text), None)
     targets = [word for word in _TARGETS if node.key(word) is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from cfac.compiler.bindings import build_bindings, check_expression
+from cfac.compiler.bindings import build_bindings, build_site, check_expression
 from cfac.compiler.conditions import build_condition, build_specifier
 from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.model import (
@@ -151,6 +151,11 @@ class _Builder:
             name=text(node.get("name")),
             strategy="engine",
             span=span,
+            stop=tuple(
+                build_site("stop", site, node, self.diagnostics)
+                for site in items(node.get("stop"))
+                if isinstance(site, MapNode)
+            ),
         )
 
     def not_engine(self, what: str, node: Node) -> None:

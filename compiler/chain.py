@@ -9,7 +9,7 @@ edges marked ``schedule: true``, which are chosen for speed.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from cfac.compiler.cycles import edge_note
@@ -122,44 +122,62 @@ def verify(graph: Graph, placing: Placing, out: Diagnostics, known: Container[in
             incoming.setdefault(edge.target, []).append(number)
             if graph.nodes[edge.target].aux:
                 outgoing.setdefault(edge.source, []).append(number)
-    # The last stock transition before each auxiliary node, with the edge that leads there:
-    # stock transitions in descending order, each auxiliary node reached once.
-    latest: dict[int, tuple[int, int]] = {}
+    # The last stock transition before each auxiliary node, with the edge that leads there;
+    # separately for paths that only follow a component's own order and for all others.
+    latest: dict[_Reached, tuple[int, int, bool]] = {}
     for source in sorted(placing.classes, key=lambda n: (-placing.classes[n], n)):
-        stack = [source]
+        stack = [(source, False)]
         while stack:
-            for number in outgoing.get(stack.pop(), ()):
-                target = graph.edges[number].target
-                if target not in latest:
-                    latest[target] = source, number
-                    stack.append(target)
+            node, waited = stack.pop()
+            for number in outgoing.get(node, ()):
+                edge = graph.edges[number]
+                reached = edge.target, waited or edge.ref is not None
+                if reached not in latest:
+                    latest[reached] = source, number, waited
+                    stack.append(reached)
     seen: set[tuple[str, str, Span | None]] = set()
     for target in placing.classes:
         for number in incoming.get(target, ()):
             edge = graph.edges[number]
-            source = edge.source
             if id(edge.ref) in known:
                 continue
-            if graph.nodes[source].aux:
-                if source not in latest:
+            for source, path in _sources(graph, latest, number, placing):
+                own = all(graph.edges[step].ref is None for step in path)
+                gap = placing.classes[target] - placing.classes[source]
+                if gap > 0 or (own and gap == 0):  # in a class each component keeps its order
                     continue
-                source = latest[source][0]
-            elif source not in placing.classes:
-                continue
-            if placing.classes[source] < placing.classes[target]:
-                continue
-            names = graph.nodes[source].name, graph.nodes[target].name
-            if (*names, edge.span) not in seen:
-                seen.add((*names, edge.span))
-                _report(graph, placing, source, target, _path(graph, latest, number), out)
+                names = graph.nodes[source].name, graph.nodes[target].name
+                if (*names, edge.span) not in seen:
+                    seen.add((*names, edge.span))
+                    _report(graph, placing, source, target, path, out)
 
 
-def _path(graph: Graph, latest: dict[int, tuple[int, int]], number: int) -> list[int]:
-    """The edges from the stock transition to the one that edge ``number`` enters."""
-    path = [number]
-    while graph.nodes[graph.edges[path[-1]].source].aux:
-        path.append(latest[graph.edges[path[-1]].source][1])
-    return path[::-1]
+#: An auxiliary node, and whether the path to it contains a dependency.
+_Reached = tuple[int, bool]
+
+
+def _sources(
+    graph: Graph,
+    latest: dict[_Reached, tuple[int, int, bool]],
+    number: int,
+    placing: Placing,
+) -> Iterator[tuple[int, list[int]]]:
+    """The last stock transitions before an edge's target, each with the path of edges."""
+    source = graph.edges[number].source
+    if not graph.nodes[source].aux:
+        if source in placing.classes:
+            yield source, [number]
+        return
+    for waited in (True, False):
+        node, flag, path = source, waited, [number]
+        if (node, flag) not in latest:
+            continue
+        stock = latest[node, flag][0]
+        while graph.nodes[node].aux:
+            _, step, flag = latest[node, flag]
+            path.append(step)
+            node = graph.edges[step].source
+        yield stock, path[::-1]
 
 
 def _report(

@@ -14,7 +14,7 @@ from typing import Literal
 from cfac.compiler.diagnostics import Span
 
 IndexKind = Literal["none", "all", "offset", "at", "layout"]
-SiteKind = Literal["publish", "wait", "begin"]
+SiteKind = Literal["publish", "wait", "begin", "stop"]
 At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
 Scalar = str | int | float | bool | None
 
@@ -113,13 +113,15 @@ class Process:
     """How a component's process comes to be.
 
     ``name`` is the multiprocessing name by which the runtime knows the process;
-    ``{i}`` in it stands for the replica index.
+    ``{i}`` in it stands for the replica index.  ``stop`` is where the engine begins to
+    end the process by itself: after that its end is no failure.
     """
 
     spawned_by: str | None
     name: str | None
     strategy: str
     span: Span
+    stop: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from cfac.compiler.model import (
     Component,
     Dependency,
     Effect,
+    Index,
     MergeGroup,
     Param,
     Ref,
@@ -43,7 +44,6 @@ def resolve(spec: Spec, root: MapNode, diagnostics: Diagnostics) -> Spec:
     check_layouts(spec, root, diagnostics)
     chain = [tuple(r for r in step if resolver.plain(r, "chain")) for step in spec.chain]
     whole = all(len(a) == len(b) for a, b in zip(chain, spec.chain, strict=True)) and chain
-    resolver.chain()
     merges = resolver.merges()
     bindings = tuple(b for b in spec.bindings if resolver.bind(b.ref))
     resolved = replace(
@@ -195,7 +195,8 @@ class Resolver:
 
     def plain(self, ref: Ref, where: str) -> bool:
         """A reference outside ``after``: there is no waiting replica to be relative to."""
-        if ref.index.kind in ("offset", "layout"):
+        each = where == "merge" and ref.index == Index("offset", 0)
+        if ref.index.kind in ("offset", "layout") and not each:
             self.diagnostics.error(
                 "CF206",
                 f"'{where}' has no waiting replica that [{_shown(ref)}] could be relative to",
@@ -290,14 +291,6 @@ class Resolver:
         self.diagnostics.error("CF203", f"unknown parameter {name!r}", span, help=hint)
 
     # -- the rest ------------------------------------------------------------
-
-    def chain(self) -> None:
-        """No transition occurs twice in the chain, spelled the same."""
-        seen: dict[str, Ref] = {}
-        for ref in (ref for step in self.spec.chain for ref in step):
-            if str(ref) in seen:
-                self.twice(f"{ref} is in the chain twice", ref.span, seen[str(ref)].span)
-            seen.setdefault(str(ref), ref)
 
     def merges(self) -> tuple[MergeGroup, ...]:
         """The groups whose members all resolve; names are unique."""

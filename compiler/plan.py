@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import Any
 
+from cfac.compiler.merge import merged
 from cfac.compiler.model import Binding, Component, Condition, Ref, Spec, State
 
 PLAN_VERSION = 1
@@ -76,12 +77,13 @@ def _component(component: Component) -> dict[str, Any]:
 
 def _transition(spec: Spec, state: State, binding: Binding | None) -> dict[str, Any]:
     sites = binding.sites if binding else ()
+    around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
         "after": [
             {**_ref(dependency.ref), "schedule": dependency.schedule} for dependency in state.after
         ],
         "wait": any(site.kind == "wait" for site in sites),
-        "begin": any(site.kind == "begin" for site in sites),
+        "begin": around or any(site.kind in ("begin", "wait") for site in sites),
         "exit": any(site.at == "process_exit" for site in sites),
         "run": binding.run if binding else None,
         "cost": state.cost,
@@ -96,9 +98,7 @@ def compile_plan(spec: Spec) -> dict[str, Any]:
         "cfac": PLAN_VERSION,
         "name": spec.name,
         "transport": spec.transport,
-        "hashes": {
-            name.rsplit("/", 1)[-1]: text_hash(text) for name, text in spec.sources.items()
-        },
+        "hashes": {name.rsplit("/", 1)[-1]: text_hash(text) for name, text in spec.sources.items()},
         "engine": engine
         and {
             "package": engine.package,
@@ -124,7 +124,10 @@ def compile_plan(spec: Spec) -> dict[str, Any]:
             )
             for component, state in spec.transitions()
         },
-        "groups": {group.name: [_ref(ref) for ref in group.of] for group in spec.merges},
+        "groups": {
+            group.name: {"each": group.per_replica, "of": [_ref(ref) for ref in group.members]}
+            for group in merged(spec).values()
+        },
         "layouts": {
             f"{layout.component}.{layout.relation}": [list(row) for row in layout.lists]
             for layout in spec.layouts.values()

@@ -206,6 +206,10 @@ class ProcessModel(Strict):
         default=ABSENT,
         description="The process's multiprocessing name; {i} in it is the replica's index.",
     )
+    stop: Sites = Field(
+        default=ABSENT,
+        description="Where the engine begins to end the process; its end is no failure then.",
+    )
     strategy: Any = Field(
         default=ABSENT, description="'engine': as the engine does it. Others: " + NOT_BUILT
     )

@@ -69,6 +69,7 @@ class Hooks:
         #: this start is not observed: everything is as in the stock engine
         self._stock = os.environ.get(ENVIRONMENT) == OFF
         self._said: set[str] = set()
+        self._awaits_birth = False
         os.register_at_fork(after_in_child=self._forked)
 
     # -- the four calls -----------------------------------------------------------
@@ -86,11 +87,11 @@ class Hooks:
             if self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
-            place.record("publish", stamp)
             message = {"op": "set", "c": place.label, "s": place.state}
             if value is not None:
                 message["v"] = value()
             place.session.post(message)
+            place.record("publish", stamp)
             self._settle_params(place.session, name, params)
             self.delays.after(place.label, place.state)
 
@@ -107,7 +108,6 @@ class Hooks:
         Raises ComponentFailed, WaitTimeout or OwnerLost: the order is enforced.
         """
         if self.observe_only:
-            self.begin(name, index)
             return None
         place = None
         with self._quietly(name):
@@ -122,8 +122,13 @@ class Hooks:
             "index": place.index,
         }
         values = place.session.wait(message, self.wait_timeout)
-        place.record("begin")
         return values[0] if len(values) == 1 else None
+
+    def stop(self, name: str, **_: Any) -> None:
+        """The engine begins to end the processes of component ``name`` by itself."""
+        with self._quietly(name):
+            if self._session is not None and not self._stock:
+                self._session.post({"op": "stop", "c": name})
 
     def replaced(
         self,
@@ -158,10 +163,11 @@ class Hooks:
             return
         if self._session is not None:
             self._session.close()
-        self._session, self._stock = None, False
-        os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, children stay silent
+        self._session, self._stock = None, True
+        os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, all stay silent
         self.plan = Plan.of(self.plan.data)
         run = create_run(self.plan.data, observe=self.observe_only)
+        self._stock = False
         os.environ[ENVIRONMENT] = run.environment()
         self._session = Session(run)
         log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
@@ -220,8 +226,8 @@ class Hooks:
         first = self.plan.states(place.component)[0]
         if place.state != first and place.component not in self._roots:
             birth = Place(place.session, f"{place.component}.{first}", place.index)
-            birth.record("publish")
             place.session.post({"op": "set", "c": birth.label, "s": first})
+            birth.record("publish")
 
     def _settle_params(self, session: Session, name: str, params: _Lazy) -> None:
         """Send the values of the parameters that are known once ``name`` is published."""
@@ -271,7 +277,8 @@ class Hooks:
         if self._session is not None:
             self._session.started.clear()
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:
+        if util is not None and not self._awaits_birth:
+            self._awaits_birth = True  # children of this child inherit the registration
             util.register_after_fork(self, Hooks._born)
 
     def _born(self) -> None:

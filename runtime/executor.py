@@ -23,7 +23,7 @@ from typing import Any
 from cfac.runtime.channel import Channel
 from cfac.runtime.errors import ChannelError, ComponentFailed
 from cfac.runtime.inject import Delays
-from cfac.runtime.plan import Plan
+from cfac.runtime.plan import Plan, split_label
 from cfac.runtime.run import ENVIRONMENT, Run, create_run
 from cfac.runtime.table import Key, label
 from cfac.runtime.trace import TraceWriter
@@ -72,15 +72,17 @@ class Work:
 def schedule(plan: Plan) -> dict[str, list[Work]]:
     """Component label -> its work in order, merged groups resolved."""
     leaders: dict[Key, list[Member]] = {}
-    for references in plan.data["groups"].values():
-        members = [
-            Member(reference["component"], index, reference["state"])
-            for reference in references
+    for group in plan.data["groups"].values():
+        meant = [
+            (index, Member(reference["component"], index, reference["state"]))
+            for reference in group["of"]
             for index in _meant(plan, reference)
         ]
-        ordered = _in_order(plan, members)
-        for member in ordered:
-            leaders[member.key] = ordered
+        parts = {index if group["each"] else None for index, _ in meant}
+        for part in parts:
+            members = [member for index, member in meant if not group["each"] or index == part]
+            ordered = _in_order(plan, members)
+            leaders.update((member.key, ordered) for member in ordered)
     found: dict[str, list[Work]] = {}
     for component, index in plan.instances():
         work = []
@@ -156,10 +158,12 @@ class Worker:
         self.channel = channel
         self.trace = TraceWriter(folder)
         self.delays = Delays.from_environment()
+        #: the last state published
+        self.reached: str | None = None
 
     def start(self, who: str) -> None:
         """Publish the component's first state."""
-        self._publish(Member(*_split(who), self.plan.states(_split(who)[0])[0]), None)
+        self._publish(Member(*split_label(who), self.plan.states(split_label(who)[0])[0]), None)
 
     def run(self, who: str, works: list[Work]) -> None:
         """Do all the work of component ``who``."""
@@ -223,15 +227,11 @@ class Worker:
         self.delays.before(member.key[0], member.state)
         self._record("publish", member)
         self.channel.set_state(*member.key, value)
+        self.reached = member.state
         self.delays.after(member.key[0], member.state)
 
     def _record(self, event: str, member: Member) -> None:
         self.trace.write(event, c=member.component, i=member.index, s=member.state)
-
-
-def _split(who: str) -> tuple[str, int | None]:
-    component, bracket, rest = who.partition("[")
-    return component, int(rest[:-1]) if bracket else None
 
 
 def run_plan(plan: Plan, search_path: str | None = None) -> Outcome:
@@ -253,18 +253,26 @@ def run_plan(plan: Plan, search_path: str | None = None) -> Outcome:
     return Outcome(run, runner[transport](plan, run, works, search_path))
 
 
+def _record_failure(run: Run, who: str, state: str | None, error: BaseException) -> None:
+    """Without an owner process, the failing component writes its own failure down."""
+    cause = f"{type(error).__name__}: {error}"
+    TraceWriter(run.folder).write("failed", c=who, s=state, cause=cause)
+
+
 def _run_threads(
     plan: Plan, run: Run, works: dict[str, list[Work]], _: str | None
 ) -> dict[str, BaseException | str]:
     errors: dict[str, BaseException | str] = {}
 
     def drive(who: str) -> None:
+        worker = Worker(plan, channel, run.folder)
         try:
-            Worker(plan, channel, run.folder).run(who, works[who])
+            worker.run(who, works[who])
         except ComponentFailed as error:
             errors.setdefault(who, error)
         except Exception as error:
             errors[who] = error
+            _record_failure(run, who, worker.reached, error)
             channel.fail(who, error)
 
     with Channel("thread") as channel:
@@ -284,12 +292,14 @@ def _run_coroutines(
     errors: dict[str, BaseException | str] = {}
 
     async def drive(who: str, channel: Channel) -> None:
+        worker = Worker(plan, channel, run.folder)
         try:
-            await Worker(plan, channel, run.folder).run_async(who, works[who])
+            await worker.run_async(who, works[who])
         except ComponentFailed as error:
             errors.setdefault(who, error)
         except Exception as error:
             errors[who] = error
+            _record_failure(run, who, worker.reached, error)
             channel.fail(who, error)
 
     async def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cfac.runtime import processes
+from cfac.runtime.plan import split_label
 
 #: After a failure the engine gets this long to end by itself (seconds) ...
 NOTICE_GRACE = 1.0
@@ -45,6 +47,9 @@ class Family:
         self.owner = owner
         self.members: dict[int, Member] = {}
         self.had_children = False
+        #: names of components whose processes the engine is ending by itself
+        self.stopping: set[str] = set()
+        self._stillborn: list[Member] = []
         self.root_ended = False
         self._steps: list[tuple[float, signal.Signals]] = []
         self._signalled: signal.Signals | None = None
@@ -61,9 +66,9 @@ class Family:
         if pid in self.members:
             return
         member = self._watch(pid, name, root=False)
-        if member is None:
-            return
         self.had_children = True
+        if member.pidfd < 0:
+            return
         if self._signalled is not None:  # too late: the run is ending
             processes.send_signal(member.pidfd, self._signalled)
         elif self.root_ended or self.owner.table.failure is not None:
@@ -75,30 +80,55 @@ class Family:
         if member is not None:
             member.components.add(component)
 
+    def stop(self, component: str) -> None:
+        """The engine ends a component's processes, and with them those they spawned."""
+        self._notice_ends()  # who was dead before did not die of this
+        self.stopping.add(component)
+        plan = self.owner.plan
+        grown = True
+        while grown and plan is not None:
+            found = {
+                name
+                for name, entry in plan.components.items()
+                if (entry["process"] or {}).get("spawned_by") in self.stopping
+            }
+            grown = not found <= self.stopping
+            self.stopping |= found
+
+    def _notice_ends(self) -> None:
+        watched = {member.pidfd: member for member in self.members.values() if member.pidfd >= 0}
+        poll = select.poll()
+        for pidfd in watched:
+            poll.register(pidfd, select.POLLIN)
+        for pidfd, _ in poll.poll(0):
+            self._ended(watched[pidfd])
+
     def leave(self, pid: int) -> None:
         """A member says that its work is done: its end is no failure."""
         member = self.members.get(pid)
         if member is not None:
             member.left = True
 
-    def _watch(self, pid: int, name: str, *, root: bool) -> Member | None:
+    def _watch(self, pid: int, name: str, *, root: bool) -> Member:
         pidfd = processes.open_pidfd(pid)
-        if pidfd is None:
-            if root:
-                self.root_ended = True
-            return None
-        member = Member(pid, pidfd, name, root)
+        member = Member(pid, pidfd if pidfd is not None else -1, name, root)
         self.members[pid] = member
+        if pidfd is None:  # gone already; what it said last is still to be read
+            self._stillborn.append(member)
+            return member
         self.owner.selector.register(pidfd, selectors.EVENT_READ, lambda _: self._ended(member))
         return member
 
     def _ended(self, member: Member) -> None:
         owner = self.owner
+        if self.members.get(member.pid) is not member:
+            return  # noticed already
         for connection in [c for c in owner.connections if c.pid == member.pid]:
             owner.read(connection)  # what it said last
         status = processes.exit_status(member.pid, member.pidfd)
-        owner.selector.unregister(member.pidfd)
-        os.close(member.pidfd)
+        if member.pidfd >= 0:
+            owner.selector.unregister(member.pidfd)
+            os.close(member.pidfd)
         del self.members[member.pid]
         how = processes.describe_status(status)
         owner.trace.write("ended", pid=member.pid, components=sorted(member.components), how=how)
@@ -107,7 +137,8 @@ class Family:
             return
         cause = f"its process {member.pid} {how}"
         for component in sorted(member.components):
-            if owner.publish_exit(component) or self._ending():
+            stopped = split_label(component)[0] in self.stopping
+            if owner.publish_exit(component) or stopped or self._ending():
                 continue
             if processes.is_abnormal(status) or not self._may_end(member, component):
                 owner.fail(component, cause)
@@ -115,6 +146,7 @@ class Family:
                 owner.gone[component] = cause
                 owner.check_gone()
         nameless = not member.components and not member.left and owner.plan is not None
+        nameless = nameless and not self.stopping
         if nameless and not owner.final and not self._ending():
             owner.fail(member.name or "a child", cause)
 
@@ -151,12 +183,15 @@ class Family:
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do next, monotonic seconds."""
         times = [self._steps[0][0]] if self._steps else []
+        times += [0.0] if self._stillborn else []
         if self.root_ended and not self._children():
             times.append(self._next_scan)
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
         """Send what is due; see whether the run is over."""
+        while self._stillborn:
+            self._ended(self._stillborn.pop())
         while self._steps and self._steps[0][0] <= now:
             _, number = self._steps.pop(0)
             self._signalled = number

@@ -15,6 +15,7 @@ from cfac.runtime.table import label
 
 #: component label, state
 Instance = tuple[str, str]
+_STATE_EVENTS = ("begin", "wait", "publish")
 
 
 @dataclass(slots=True)
@@ -46,7 +47,9 @@ class History:
         if self.plan is None:
             return None
         name = component.partition("[")[0]
-        states = self.plan.states(name)
+        states = self.plan.states(name) if name in self.plan.components else []
+        if state not in states:
+            return None
         position = states.index(state)
         if position == 0 or self.plan.transition(name, state).get("after"):
             return None
@@ -61,7 +64,7 @@ class History:
 
 def find_run(name: str | None) -> Path:
     """The folder of a run: a path, an id, a unique start of one, or (None) the latest."""
-    if name is not None and Path(name).is_dir():
+    if name and (Path(name) / "run.json").exists():
         return Path(name)
     parent = Path(runs_folder())
     names = sorted(entry.name for entry in parent.iterdir() if (entry / "run.json").exists())
@@ -71,8 +74,8 @@ def find_run(name: str | None) -> Path:
         return parent / names[-1]
     matching = [entry for entry in names if entry.startswith(name)]
     if len(matching) != 1:
-        what = "no run" if not matching else f"{len(matching)} runs"
-        raise ChannelError(f"{what} in {parent} are called {name!r}")
+        what = f"{len(matching)} runs in {parent} are" if matching else f"no run in {parent} is"
+        raise ChannelError(f"{what} called {name!r}")
     return parent / matching[0]
 
 
@@ -88,8 +91,10 @@ def read_run(folder: Path) -> History:
             if not line:
                 continue
             try:
-                events.append({**json.loads(line), "pid": int(file.stem)})
-            except ValueError:
+                event = {**json.loads(line), "pid": int(file.stem)}
+                needed = ("t", "e", "c", "i", "s") if event["e"] in _STATE_EVENTS else ("t", "e")
+                events.append(event | {field: event[field] for field in needed})
+            except (ValueError, TypeError, KeyError):
                 damaged.append(f"{file.name}:{number}")
     events.sort(key=lambda event: event["t"])
     history = History(folder, info, plan, events, damaged=damaged)

@@ -233,6 +233,10 @@ class Owner:
     def _on_fail(self, _: Connection, message: dict[str, Any]) -> None:
         self.fail(str(message["c"]), str(message["error"]))
 
+    def _on_stop(self, _: Connection, message: dict[str, Any]) -> None:
+        self.trace.write("note", text=f"the engine ends {message['c']}")
+        self.family.stop(str(message["c"]))
+
     def _on_leave(self, connection: Connection, _: dict[str, Any]) -> None:
         self.family.leave(connection.pid)
 

@@ -93,8 +93,9 @@ def create_run(plan: dict[str, Any] | None, *, observe: bool = False, owner: boo
 
     parent = runs_folder()
     _prune(parent)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
-    run_id = f"{stamp}-{os.getpid()}-{os.urandom(3).hex()}"
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    run_id = f"{stamp}.{int(now % 1 * 1e6):06d}-{os.getpid()}-{os.urandom(2).hex()}"
     folder = os.path.join(parent, run_id)
     run = Run(run_id, os.urandom(16).hex(), folder)
     os.mkdir(folder, mode=0o700)

@@ -29,11 +29,15 @@ def verify(history: History, *, chain: bool = False) -> list[Finding]:
     if plan is None:
         return [Finding("plan", "the run has no plan: nothing to compare it with")]
     findings = [Finding("trace", f"a line is damaged: {place}") for place in history.damaged]
+    states = _states(history, plan)
+    # The end of an engine that had started is no part of its start.
+    final = max((times[0] for times in history.publishes.values()), default=0)
     findings += [
         Finding("failed", f"the run failed: {event['c']} in state {event['s']}: {event['cause']}")
         for event in history.of("failed")
+        if states or event["t"] < final
     ]
-    findings += _states(history, plan)
+    findings += states
     findings += _dependencies(history, plan)
     if chain:
         findings += _chain(history, plan)
@@ -54,6 +58,8 @@ def _states(history: History, plan: Plan) -> list[Finding]:
         for state in plan.states(component):
             expected.add((who, state))
             times = history.publishes.get((who, state), [])
+            if not times and plan.transition(component, state).get("exit"):
+                continue  # its process lives
             if len(times) != 1:
                 how = "was never published" if not times else f"was published {len(times)} times"
                 findings.append(Finding("state", f"{who}.{state} {how}"))
@@ -98,13 +104,17 @@ def _chain(history: History, plan: Plan) -> list[Finding]:
         keys = []
         for reference in rank:
             keys += plan.resolve(reference, None, reference["component"])
-        ends = [(end, f"{who}.{state}") for who, state in keys if (end := history.end(who, state))]
+        ends = [
+            (end, f"{who}.{state}")
+            for who, state in keys
+            if (end := history.end(who, state)) is not None
+        ]
         if not ends:
             continue
         first = min(ends)
         if latest is not None and first[0] < latest[0]:
             ahead = _ms(latest[0] - first[0])
-            message = f"chain: {first[1]} ended {ahead} before {latest[1]}, which stands before it"
+            message = f"{first[1]} ended {ahead} before {latest[1]}, which stands before it"
             findings.append(Finding("chain", message))
         latest = max(ends) if latest is None else max(latest, *ends)
     return findings

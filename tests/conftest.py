@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from summary import Summary
 
 Golden = Callable[[Path, str], None]
 
@@ -16,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files (tests/cases/**/expected.*) instead of comparing",
     )
+    parser.addoption("--summary", type=Path, help="write outcomes and durations to this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--summary"):
+        config.pluginmanager.register(Summary(config.getoption("--summary")))
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ def run(spec: Path, settings: tuple[str, ...]) -> None:
         outcome = run_plan(plan, str(spec.resolve().parent))
     except ChannelError as error:
         raise click.ClickException(str(error)) from error
-    for component, error in sorted(outcome.errors.items()):
-        click.echo(f"error: {component}: {error}", err=True)
+    for component, cause in sorted(outcome.errors.items()):
+        click.echo(f"error: {component}: {cause}", err=True)
     click.echo(f"trace: cfac trace show {outcome.run.id}")
     sys.exit(1 if outcome.errors else 0)
 

@@ -134,9 +134,9 @@ class Server:
             if not self.running():
                 code = self.process and self.process.returncode
                 raise RuntimeError(f"the server ended with exit code {code}:\n{self.log[-6000:]}")
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
-                    return time.monotonic() - self.started
+            url = f"http://127.0.0.1:{self.port}/health"
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+                return time.monotonic() - self.started
             time.sleep(0.02)
         raise RuntimeError(f"the server was not ready within {timeout} s:\n{self.log[-6000:]}")
 

@@ -65,7 +65,7 @@ def setup(directory: Path, version: str) -> None:
         venv.create(directory, with_pip=True, symlinks=True)
 
     def pip(*arguments: str) -> None:
-        subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True)
+        subprocess.run([python, "-m", "pip", "-qq", *arguments], check=True)
 
     downloads = directory / "downloads"
     pip("install", f"torch=={TORCH[version]}")

@@ -21,27 +21,35 @@ ORDER = {"CF314", "CF315", "CF316"}
 
 
 def is_linear_extension(model: Spec, n: int) -> bool:
-    """All stock pairs, related through auxiliary transitions only, are strictly ordered."""
+    """All stock pairs, related through auxiliary transitions only, are strictly ordered.
+
+    Within one class a component's own order (paths without a dependency) is allowed.
+    """
     place = {
         (r.component, r.state): number for number, entry in enumerate(model.chain) for r in entry
     }
     graph = expand(model, {"n": n, "m": n})
-    digraph = nx.DiGraph()
+    digraph = nx.MultiDiGraph()
     digraph.add_nodes_from(range(len(graph.names)))
-    digraph.add_edges_from((e.source, e.target) for e in graph.edges if not e.schedule)
+    for e in graph.edges:
+        if not e.schedule:
+            digraph.add_edge(e.source, e.target, waits=e.ref is not None)
     key = {i: (t.component, t.state) for i, t in enumerate(graph.transitions)}
     for source in digraph:
         if key[source] not in place:
             continue
-        stack, seen = [source], set()
+        stack, seen = [(source, False)], set()
         while stack:
-            for target in digraph.successors(stack.pop()):
+            node, waited = stack.pop()
+            for _, target, waits in digraph.out_edges(node, data="waits"):
+                reached = target, waited or waits
                 if key[target] in place:
-                    if place[key[source]] >= place[key[target]]:
+                    gap = place[key[target]] - place[key[source]]
+                    if gap < 0 or (gap == 0 and reached[1]):
                         return False
-                elif target not in seen:
-                    seen.add(target)
-                    stack.append(target)
+                elif reached not in seen:
+                    seen.add(reached)
+                    stack.append(reached)
     return True
 
 

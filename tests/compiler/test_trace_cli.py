@@ -165,11 +165,21 @@ def test_verify_a_failed_run(recorded, trace):
 
 
 def test_verify_says_each_finding_in_one_line(trace, tmp_path):
-    made = plan({"a": component(["Start"])})
+    made = plan({"a": component(["Start", "One"])})
     failed = {"e": "failed", "c": "a", "s": "Start", "cause": "Traceback:\n  line\r\n\x1b[2J  end"}
     result = trace("verify", write(tmp_path / "run", made, ["publish a.Start", (5, failed)]))
     line = "failed: the run failed: a in state Start: Traceback: line �[2J end\n"
-    assert result.exit_code == 1 and result.stderr == line
+    never = "state: a.One was never published\n"
+    assert result.exit_code == 1 and result.stderr == line + never
+
+
+def test_a_failure_after_the_start_is_no_deviation(trace, tmp_path):
+    made = plan({"a": component(["Start", "One"])})
+    failed = {"e": "failed", "c": "a", "s": "One", "cause": "killed when ready"}
+    steps = ["publish a.Start", "publish a.One", (9, failed)]
+    result = trace("verify", write(tmp_path / "run", made, steps))
+    assert result.exit_code == 0, result.output
+    assert "killed when ready" in trace("show", tmp_path / "run").output
 
 
 def test_verify_a_deleted_wait(recorded, trace, tmp_path):
@@ -270,8 +280,8 @@ def damage(folder, what):
 
 
 DAMAGE = ["empty folder", "run.json cut", "run.json empty object", "plan of another version",
-          "plan cut", "event is a list", "event without time",
-          "event without component"]  # fmt: skip
+          "plan cut"]  # fmt: skip
+BAD_LINES = ["binary", "event is a list", "event without time", "event without component"]
 
 
 @pytest.mark.parametrize("what", DAMAGE)
@@ -283,8 +293,9 @@ def test_a_damaged_folder_is_one_clear_line(trace, tmp_path, command, what):
     assert line.startswith("Error: ") and "run" in line
 
 
-def test_binary_rubbish_is_damaged_lines(trace, tmp_path):
-    folder = damage(tmp_path / "run", "binary")
+@pytest.mark.parametrize("what", BAD_LINES)
+def test_rubbish_is_damaged_lines(trace, tmp_path, what):
+    folder = damage(tmp_path / "run", what)
     assert trace("show", folder).exit_code == 0
     assert "trace: a line is damaged: 7.jsonl:1\n" in trace("verify", folder).output
 
@@ -293,7 +304,7 @@ def test_binary_rubbish_is_damaged_lines(trace, tmp_path):
 def test_unknown_runs(trace, recorded, command, tmp_path, monkeypatch):
     result = trace(command, "nosuchrun")
     assert result.exit_code == 1
-    assert _errors(result) == [f"Error: no run in {recorded[0]} are called 'nosuchrun'"]
+    assert _errors(result) == [f"Error: no run in {recorded[0]} is called 'nosuchrun'"]
     result = trace(command, "2")
     assert _errors(result) == [f"Error: 4 runs in {recorded[0]} are called '2'"]
     monkeypatch.setenv("CFAC_RUNS", str(tmp_path / "none"))

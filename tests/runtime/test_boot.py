@@ -9,6 +9,7 @@ import time
 
 import pytest
 import tiny
+
 from cfac.runtime.verify import verify
 
 
@@ -90,7 +91,11 @@ def test_two_engines_in_one_process_are_two_runs(engine, runs):
     script.write_text(code)
     result = subprocess.run(
         [sys.executable, str(script)],
-        cwd=engine, env=tiny.environment(runs), capture_output=True, text=True, timeout=120,
+        cwd=engine,
+        env=tiny.environment(runs),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.stdout == "3 7\n", result.stderr
     folders = tiny.run_folders(runs)
@@ -118,7 +123,11 @@ def test_an_engine_started_by_an_observed_engines_process_is_a_run_of_its_own(en
     script.write_text(code)
     result = subprocess.run(
         [sys.executable, str(script)],
-        cwd=engine, env=tiny.environment(runs), capture_output=True, text=True, timeout=120,
+        cwd=engine,
+        env=tiny.environment(runs),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.stdout == "11 3\n", result.stderr
     assert [messages(verify(tiny.read_run(f))) for f in tiny.run_folders(runs)] == [[], []]
@@ -152,7 +161,9 @@ def test_a_process_killed_at_a_state_ends_the_run_naming_it(engine, runs, compon
 def test_a_process_killed_when_ready_and_idle_leaves_nothing(engine, runs, component):
     process = tiny.start(engine, runs, "--workers", "2")
     assert process.stdout.readline() == "serving\n"
-    tiny.kill(tiny.wait_for_state(runs, component, "Ready"))
+    victim = tiny.wait_for_state(runs, component, "Ready")
+    tiny.kill(victim)
+    assert tiny.wait_until(lambda: tiny.gone(victim))
     if component != "frontend":
         process.stdin.close()  # the toy frontend only notices when it is used
     assert tiny.nothing_left(runs)
@@ -177,7 +188,7 @@ def test_a_normal_stop_leaves_no_message_and_nothing_behind(engine, runs):
     result = tiny.run(engine, runs, "--workers", "2")
     assert "failed" not in result.stderr
     assert tiny.nothing_left(runs)
-    assert [event for event in tiny.history(runs).of("failed")] == []
+    assert list(tiny.history(runs).of("failed")) == []
 
 
 def test_interrupt_while_starting_leaves_nothing(engine, runs):

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+
 from cfac.runtime.channel import Channel
 from cfac.runtime.errors import ChannelError, ComponentFailed, OwnerLost, WaitTimeout
 from cfac.runtime.processes import processes_of_run
@@ -275,7 +276,9 @@ def test_random_graphs_keep_their_order_under_delays(transport, tmp_path, monkey
     rng = random.Random(20260718)
     for _ in range(15 if transport == "thread" else 5):
         size = rng.randrange(2, 12)
-        needs = {n: sorted(rng.sample(range(n), rng.randrange(0, min(n, 3) + 1))) for n in range(size)}
+        needs = {
+            n: sorted(rng.sample(range(n), rng.randrange(0, min(n, 3) + 1))) for n in range(size)
+        }
         delays = {n: rng.random() * 0.01 for n in range(size)}
         ended, begun = {}, {}
         with Channel(transport) as channel:

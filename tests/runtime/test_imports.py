@@ -13,7 +13,9 @@ def test_the_runtime_imports_only_the_standard_library():
     )
     # -S keeps site-packages hooks out, so that only our own imports count
     path = "import sys; sys.path.insert(0, '.')\n"
-    result = subprocess.run([sys.executable, "-S", "-c", path + code], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", path + code], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
 

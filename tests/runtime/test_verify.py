@@ -96,7 +96,7 @@ class TestChain:
         return check(tmp_path, plan(self.THREE, {}, chain), steps, chain=True)
 
     def test_violation(self, tmp_path):
-        message = "chain: b.S ended 1.000 ms before a.S, which stands before it"
+        message = "b.S ended 1.000 ms before a.S, which stands before it"
         assert self.found(tmp_path, [["a.S"], ["b.S"], ["c.S"]], "bac") == [("chain", message)]
 
     def test_no_violation_without_the_flag(self, tmp_path):
@@ -106,8 +106,8 @@ class TestChain:
     def test_compared_with_the_latest_not_only_the_neighbour(self, tmp_path):
         found = self.found(tmp_path, [["a.S"], ["b.S"], ["c.S"]], "bca")
         assert [message.split(",")[0] for _, message in found] == [
-            "chain: b.S ended 2.000 ms before a.S",
-            "chain: c.S ended 1.000 ms before a.S",
+            "b.S ended 2.000 ms before a.S",
+            "c.S ended 1.000 ms before a.S",
         ]
 
     @pytest.mark.parametrize("order", ["abc", "bac"])
@@ -115,7 +115,7 @@ class TestChain:
         assert self.found(tmp_path, [["a.S", "b.S"], ["c.S"]], order) == []
 
     def test_all_of_a_class_stand_before_the_next(self, tmp_path):
-        message = "chain: c.S ended 1.000 ms before b.S, which stands before it"
+        message = "c.S ended 1.000 ms before b.S, which stands before it"
         assert self.found(tmp_path, [["a.S", "b.S"], ["c.S"]], "acb") == [("chain", message)]
 
     def test_all_replicas(self, tmp_path):
@@ -124,7 +124,7 @@ class TestChain:
         steps = ["publish a.Start", "publish w[0].Start", "publish w[1].Start",
                  "publish w[0].S", "publish a.One", "publish w[1].S"]  # fmt: skip
         assert check(tmp_path, made, steps, chain=True) == [
-            ("chain", "chain: a.One ended 1.000 ms before w[1].S, which stands before it")
+            ("chain", "a.One ended 1.000 ms before w[1].S, which stands before it")
         ]
 
 

@@ -58,7 +58,9 @@ def start(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess
     )
 
 
-def run(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+def run(
+    engine: Path, runs: Path, *arguments: str, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """Start, ask for one sum, stop; the outcome."""
     process = start(engine, runs, *arguments, **extra)
     out, err = process.communicate("1 2 3\n", timeout=120)

@@ -64,7 +64,7 @@ def _receive(pipe: Connection, processes: list[Any]) -> Any:
 
 
 def core_main(config: Any, pipe: Connection) -> None:
-    """Start, say READY, then answer until the pipe closes or a worker dies."""
+    """Start, say READY, then answer until told to stop, or a worker dies."""
     time.sleep(settings.SLOW)
     core = Core(config)
     pipe.send("READY")
@@ -73,6 +73,9 @@ def core_main(config: Any, pipe: Connection) -> None:
         if pipe not in ready:
             raise WorkersDiedError("a worker process died")
         try:
-            pipe.send(core.add(pipe.recv()))
+            numbers = pipe.recv()
         except EOFError:
             return
+        if numbers is None:
+            return
+        pipe.send(core.add(numbers))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import sys
 import time
@@ -39,9 +40,7 @@ class Engine:
         config = create_config(workers, scale, experimental)
         context = multiprocessing.get_context(settings.START_METHOD)
         self.pipe, there = context.Pipe()
-        self.process = context.Process(
-            target=core_main, args=(config, there), name="TinyCore"
-        )
+        self.process = context.Process(target=core_main, args=(config, there), name="TinyCore")
         self.process.start()
         there.close()
         self._wait_for_core()
@@ -64,8 +63,10 @@ class Engine:
         return self._receive()
 
     def close(self) -> None:
-        self.pipe.close()
+        with contextlib.suppress(OSError):
+            self.pipe.send(None)
         self.process.join()
+        self.pipe.close()
 
 
 def main() -> int:

@@ -1,0 +1,61 @@
+"""``pytest --summary FILE``: which tests ran, with what outcome and how long, as JSON to commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STAMP = "build/engine/vllm-0.32.0/cfac-engine-ready"
+#: Of a test's three phases, the outcome that says the most.
+WEIGHT = ["passed", "skipped", "xfailed", "failed"]
+
+
+class Summary:
+    """Collects reports; writes the file when the session ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tests: dict[str, dict[str, str | float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        xfailed = report.skipped and hasattr(report, "wasxfail")
+        outcome = "xfailed" if xfailed else str(report.outcome)
+        entry = self.tests.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
+        entry["outcome"] = max(str(entry["outcome"]), outcome, key=WEIGHT.index)
+        entry["seconds"] = round(float(entry["seconds"]) + report.duration, 2)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        outcomes = [str(entry["outcome"]) for entry in self.tests.values()]
+        data = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "versions": versions(),
+            "exit_status": int(exitstatus),
+            "counts": {name: outcomes.count(name) for name in WEIGHT if name in outcomes},
+            "seconds": round(sum(float(entry["seconds"]) for entry in self.tests.values()), 1),
+            "tests": dict(sorted(self.tests.items())),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+
+
+def versions() -> dict[str, str]:
+    """What the tests ran on."""
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    stamp = ROOT / STAMP
+    return {
+        "commit": commit.stdout.strip() or "unknown",
+        "vllm": stamp.read_text().strip() if stamp.exists() else "none",
+        "python": platform.python_version(),
+        "pytest": metadata.version("pytest"),
+        "linux": platform.release(),
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+    }
