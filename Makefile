@@ -31,7 +31,7 @@ lint: venv ## Style, types, import directions, module sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/check_tree.py
 
 quick: lint ## Lint, and the tests that need no vLLM

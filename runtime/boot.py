@@ -127,7 +127,10 @@ class Hooks:
     def stop(self, name: str, **_: Any) -> None:
         """The engine begins to end the processes of component ``name`` by itself."""
         with self._quietly(name):
-            if self._session is not None and not self._stock:
+            if self._session is None or self._stock:
+                return
+            pattern = (self.plan.components[name]["process"] or {}).get("name")
+            if pattern is None or _has_living_child(pattern):
                 self._session.post({"op": "stop", "c": name})
 
     def replaced(
@@ -287,6 +290,21 @@ class Hooks:
             pattern = (entry["process"] or {}).get("name")
             if pattern and _match_name(pattern, current_process_name()) is not None:
                 self.publish(f"{component}.{entry['states'][0]}")
+
+
+def _has_living_child(pattern: str) -> bool:
+    """Whether a child process of that name lives.
+
+    Looks at the sentinel, which closes a moment before a killed child can be waited
+    for: an engine that stops *because* a child died must not pass for one that ends it.
+    """
+    from multiprocessing import active_children
+    from multiprocessing.connection import wait
+
+    children = [
+        child for child in active_children() if _match_name(pattern, child.name) is not None
+    ]
+    return any(not wait([child.sentinel], timeout=0) for child in children)
 
 
 def _match_name(pattern: str, name: str) -> str | None:

@@ -13,11 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "vllm"))
-
-import server as vllm_server  # noqa: E402
+from real_engine import ROOT, Patched, cfac, vllm_server
 
 VERSION = "0.32.0"
 
@@ -44,14 +40,6 @@ def model(engine) -> Path:
     environment = os.environ | vllm_server.ENVIRONMENT
     subprocess.run([engine / "bin" / "python", script, folder], check=True, env=environment)
     return folder
-
-
-class Patched:
-    """A patched copy of the engine's package."""
-
-    def __init__(self, package: Path, patch: Path) -> None:
-        self.package = package
-        self.patch = patch
 
 
 @pytest.fixture(scope="session")
@@ -82,15 +70,6 @@ def patched(engine, tmp_path_factory):
     yield make
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) -> str:
-    """Run the real command; its output."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | (env or {})
-    command = [sys.executable, "-m", "cfac.compiler.cli", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.returncode == expect, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout + result.stderr
 
 
 @pytest.fixture(scope="session")

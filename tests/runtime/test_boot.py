@@ -56,7 +56,7 @@ def test_disabled_starts_as_stock_with_one_line(engine, runs):
 
 
 def test_without_cfac_installed_it_starts_as_stock_with_one_line(engine, runs):
-    result = tiny.run(engine, runs, "--workers", "2", PYTHONPATH="", PYTHONNOUSERSITE="1")
+    result = tiny.run(engine, runs, "--workers", "2", installed=False)
     assert (result.returncode, result.stdout) == (0, "serving\n6\n")
     assert result.stderr.count("cannot be imported") == 1
     assert not runs.exists()

@@ -45,10 +45,14 @@ def environment(runs: Path, **extra: str) -> dict[str, str]:
     return base | {"PYTHONPATH": str(ROOT), "CFAC_RUNS": str(runs)} | extra
 
 
-def start(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+def start(
+    engine: Path, runs: Path, *arguments: str, installed: bool = True, **extra: str
+) -> subprocess.Popen[str]:
     """Start the tiny engine's frontend; it answers on its standard input."""
+    if not installed:  # -S: an editable install must not be found either
+        extra["PYTHONPATH"] = ""
     return subprocess.Popen(
-        [sys.executable, "-m", "tinyengine.frontend", *arguments],
+        [sys.executable, *([] if installed else ["-S"]), "-m", "tinyengine.frontend", *arguments],
         cwd=engine,
         env=environment(runs, **extra),
         stdin=subprocess.PIPE,
@@ -59,10 +63,10 @@ def start(engine: Path, runs: Path, *arguments: str, **extra: str) -> subprocess
 
 
 def run(
-    engine: Path, runs: Path, *arguments: str, **extra: str
+    engine: Path, runs: Path, *arguments: str, installed: bool = True, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """Start, ask for one sum, stop; the outcome."""
-    process = start(engine, runs, *arguments, **extra)
+    process = start(engine, runs, *arguments, installed=installed, **extra)
     out, err = process.communicate("1 2 3\n", timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
