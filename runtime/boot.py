@@ -9,6 +9,8 @@ A run begins when the root component publishes its first state; children find it
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import os
 import re
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from cfac.runtime.collector import Collector
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.inject import Delays
 from cfac.runtime.plan import Plan, convert
@@ -70,6 +73,8 @@ class Hooks:
         self._stock = os.environ.get(ENVIRONMENT) == OFF
         self._said: set[str] = set()
         self._awaits_birth = False
+        self._collector = Collector()
+        self._forked_early: dict[str, Any] = {}
         os.register_at_fork(after_in_child=self._forked)
 
     # -- the four calls -----------------------------------------------------------
@@ -84,6 +89,7 @@ class Hooks:
             place = self._place(name, index)
             if place is None:
                 return
+            self._import_early(name)
             if self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
@@ -93,7 +99,9 @@ class Hooks:
             place.session.post(message)
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
+            self._apply_policy(place)
             self.delays.after(place.label, place.state)
+            self._fork_at(name)
 
     def begin(self, name: str, index: _Lazy = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
@@ -156,6 +164,83 @@ class Hooks:
             return result
 
         return call
+
+    # -- the schedule -------------------------------------------------------------
+
+    def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
+        """The callee that makes ``component``'s process; a child forked early is adopted."""
+        if self._scheduled:
+            from cfac.runtime.fork import adopting
+
+            return adopting(self._forked_early.pop(component, None), callee)
+        return callee
+
+    def context(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
+        """The callee that returns the multiprocessing context of ``component``'s processes."""
+        if self._scheduled:
+            from cfac.runtime.fork import forking
+
+            return forking(component, callee, self._collector.freeze)
+        return callee
+
+    @property
+    def _scheduled(self) -> bool:
+        """Whether this start follows the spec's schedule, and not the engine's own."""
+        return self._session is not None and not self._stock and not self.observe_only
+
+    def _import_early(self, name: str) -> None:
+        """Do the imports of an auxiliary state (``does``, ``idle``); a missing one is no harm."""
+        if self.observe_only:
+            return
+        for module in self.plan.data["transitions"].get(name, {}).get("imports", ()):
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                self._say(f"{name}: {module} was not imported early: {error!r}")
+
+    def _apply_policy(self, place: Place) -> None:
+        """Open a component's policy at its first state, close it at its last."""
+        policy = self.plan.components[place.component].get("policy")
+        if place.state == self.plan.states(place.component)[0]:
+            if policy is None or self.observe_only:
+                self._collector.wake()  # inherited by a fork
+            else:
+                self._collector.rest()
+        if policy is not None and place.state == policy["until"]:
+            self._collector.wake()
+
+    def _fork_at(self, name: str) -> None:
+        """Fork the components whose process is forked early, at the state ``name``."""
+        if not self._scheduled:
+            return
+        for component, entry in self.plan.components.items():
+            process = entry["process"] or {}
+            if not process.get("start") or process["strategy"] != {"fork": name.split(".")}:
+                continue
+            reason = self._unsupported_by_guess()
+            if reason is not None:
+                self._say(f"{component} is started by the engine itself: {reason}")
+                continue
+            from cfac.runtime.fork import fork_early
+
+            self._collector.freeze()
+            birth = functools.partial(self._prepare_child, component)
+            child = fork_early(component, process["name"], birth)
+            if child is not None:
+                self._forked_early[component] = child
+
+    def _unsupported_by_guess(self) -> str | None:
+        """Whether the command line already shows a configuration that is not described."""
+        guess = Plan.of(self.plan.data)
+        guess.settle()
+        return guess.unsupported()
+
+    def _prepare_child(self, component: str) -> None:
+        """In a child forked early: the states up to the first that is bound in the engine."""
+        for state in self.plan.states(component)[1:]:
+            if not self.plan.transition(component, state).get("birth"):
+                return
+            self.publish(f"{component}.{state}")
 
     # -- runs -------------------------------------------------------------------
 
@@ -246,10 +331,9 @@ class Hooks:
                 self._say(f"parameters at {name} could not be read, early guesses stay: {error!r}")
         session.record("params", values=self.plan.params)
         session.post({"op": "params", "values": self.plan.params})
-        for entry in (self.plan.data["engine"] or {}).get("unsupported", ()):
-            if self.plan.holds(entry["when"]):
-                self._become_stock(session, entry["reason"])
-                return
+        reason = self.plan.unsupported()
+        if reason is not None:
+            self._become_stock(session, reason)
 
     def _become_stock(self, session: Session, reason: str) -> None:
         """The configuration is declared unsupported: one log line, then all is as in stock."""
@@ -257,6 +341,10 @@ class Hooks:
         session.post({"op": "dissolve", "reason": reason})
         os.environ[ENVIRONMENT] = OFF
         self._stock = True
+        for child in self._forked_early.values():
+            child.discard()
+        self._forked_early.clear()
+        self._collector.wake()
         self._say(f"this start is as stock: {reason}")
 
     # -- trouble ------------------------------------------------------------------
@@ -279,6 +367,7 @@ class Hooks:
         """In a forked child: whoever it turns out to be, it starts on its own."""
         if self._session is not None:
             self._session.started.clear()
+        self._forked_early = {}
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._awaits_birth:
             self._awaits_birth = True  # children of this child inherit the registration
@@ -289,7 +378,16 @@ class Hooks:
         for component, entry in self.plan.components.items():
             pattern = (entry["process"] or {}).get("name")
             if pattern and _match_name(pattern, current_process_name()) is not None:
+                if entry["process"]["strategy"] != "engine":
+                    self._restore_binding()
                 self.publish(f"{component}.{entry['states'][0]}")
+
+    def _restore_binding(self) -> None:
+        """What exec would have given a child, a forked one must take by itself."""
+        with self._quietly("the CPU binding"):
+            from cfac.runtime.openmp import restore
+
+            restore()
 
 
 def _has_living_child(pattern: str) -> bool:

@@ -133,7 +133,7 @@ class Family:
         how = processes.describe_status(status)
         owner.trace.write("ended", pid=member.pid, components=sorted(member.components), how=how)
         if member.root:
-            self._root_ended(member, how)
+            self._root_ended(member, how, killed=processes.was_killed(status))
             return
         cause = f"its process {member.pid} {how}"
         for component in sorted(member.components):
@@ -157,10 +157,11 @@ class Family:
             return True
         return bool(member.left and owner.complete(component))
 
-    def _root_ended(self, member: Member, how: str) -> None:
+    def _root_ended(self, member: Member, how: str, *, killed: bool) -> None:
         owner = self.owner
         self.root_ended = True
-        if not member.left and not owner.final and owner.plan is not None:
+        early = not member.left and not owner.final
+        if (early or killed) and owner.plan is not None:
             component = min(member.components, default="the root process")
             owner.fail(component, f"its process {member.pid} {how}")
         self.end(engine_first=False)

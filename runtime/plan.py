@@ -97,6 +97,16 @@ class Plan:
             return bool(actual < expected)
         return re.fullmatch(str(expected), str(actual)) is not None
 
+    def unsupported(self) -> str | None:
+        """Why this start must be as stock, by the parameters known so far; None: it need not."""
+        for entry in (self.data["engine"] or {}).get("unsupported", ()):
+            try:
+                if self.holds(entry["when"]):
+                    return str(entry["reason"])
+            except ParamsUnknown:
+                continue
+        return None
+
     def count(self, component: str) -> int | None:
         """How many replicas the component has; None if it is not indexed."""
         replicas = self.components[component]["replicas"]

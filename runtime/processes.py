@@ -48,13 +48,17 @@ def exit_status(pid: int, pidfd: int) -> int | None:
     return None
 
 
+def was_killed(status: int | None) -> bool:
+    """Whether a wait status shows a signal other than the polite ones."""
+    if status is None or not os.WIFSIGNALED(status):
+        return False
+    return os.WTERMSIG(status) not in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
 def is_abnormal(status: int | None) -> bool:
     """Whether a wait status shows a death nobody asked for politely."""
-    if status is None:
-        return False
-    if os.WIFSIGNALED(status):
-        return os.WTERMSIG(status) not in {signal.SIGTERM, signal.SIGINT}
-    return os.WEXITSTATUS(status) != 0
+    failed = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
+    return failed or was_killed(status)
 
 
 def describe_status(status: int | None) -> str:

@@ -29,7 +29,8 @@ components:
 bind:
   A.A1: {run: "failing_steps:break_"}
 """
-BREAK = "def break_():\n    raise OSError('the disk is gone')\n"
+# B must be waiting by then
+BREAK = "import time\ndef break_():\n    time.sleep(0.3)\n    raise OSError('the disk is gone')\n"
 
 
 def record(runs, spec, cwd):

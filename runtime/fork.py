@@ -1,0 +1,186 @@
+"""Fork edges: a component's process is forked from its parent at a declared state.
+
+Early (``start`` bound): the child is forked when the parent reaches the state, before
+the engine knows what it will run; it does its birth imports, then blocks.  The
+engine's own ``Process(target=…)`` later adopts it, and ``start()`` sends the target.
+At the engine's place (``context`` bound): only the start method changes.
+
+Both stand on multiprocessing's fork process: parent and child, sentinel, exit code,
+daemon flag, terminate and join stay as in stock.  Whatever speaks against a fork at
+run time falls back to the engine's own start, with one log line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+log = logging.getLogger("cfac")
+
+
+def objection() -> str | None:
+    """Why this process must not fork now; None if nothing is known against it.
+
+    Python threads may hold locks that the child would never see released; a device
+    context does not survive a fork (CUDA: cudaErrorInitializationError).
+    """
+    others = threading.active_count() - 1
+    if others:
+        names = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+        return f"{others} other Python thread(s) live at the fork: {', '.join(names)[:200]}"
+    if threading.current_thread() is not threading.main_thread():
+        return "the fork would happen in a thread"
+    torch = sys.modules.get("torch")
+    for name in ("cuda", "xpu"):
+        device = getattr(torch, name, None)
+        initialized = getattr(device, "is_initialized", None)
+        if initialized is not None and initialized():
+            return f"the device is initialised ({name})"
+    return None
+
+
+class Forked(ForkProcess):
+    """A child that was forked before the engine made its process object.
+
+    ``adopt`` takes what the engine's constructor was given; ``start`` sends it.  If it
+    cannot be sent, the child ends and the object becomes the engine's own process.
+    """
+
+    _adopted: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+
+    @classmethod
+    def born(cls, name: str, before: Callable[[], None]) -> Forked:
+        """Fork a child called ``name`` that runs ``before`` and then waits to be told."""
+        here, there = get_context("fork").Pipe()
+        child = cls(target=_await_orders, args=(there, here, before), name=name)
+        child._environment = dict(os.environ)
+        ForkProcess.start(child)
+        there.close()
+        child._orders = here
+        return child
+
+    _environment: dict[str, str]
+    _orders: Any
+
+    def adopt(
+        self, callee: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Forked:
+        """Stand for the process that ``callee(*arguments, **options)`` would have been."""
+        self._adopted = (callee, arguments, options)
+        return self
+
+    def start(self) -> None:
+        """Send the child what to run; or fall back to the engine's own process."""
+        if self._adopted is None:
+            raise AssertionError("a forked child is started by the process that adopts it")
+        callee, arguments, options = self._adopted
+        try:
+            if not self.is_alive():
+                raise ChildProcessError(f"it ended with exit code {self.exitcode}")
+            orders = {
+                "target": options["target"],
+                "args": options.get("args", ()),
+                "kwargs": options.get("kwargs", {}),
+                "environment": self._changed_environment(),
+                "directory": os.getcwd(),
+            }
+            self._orders.send_bytes(ForkingPickler.dumps(orders))
+        except Exception as error:
+            log.warning("%s is started by the engine itself: %r", self.name, error)
+            self.discard()
+            own = callee(*arguments, **options)
+            own.start()
+            self.__class__ = own.__class__  # from here on it *is* the engine's process
+            self.__dict__ = own.__dict__
+            return
+        self._orders.close()
+
+    def discard(self) -> None:
+        """End the child, which was not needed."""
+        with contextlib.suppress(OSError):
+            self._orders.close()
+        if self.is_alive():
+            self.kill()
+        self.join()
+
+    def _changed_environment(self) -> dict[str, str | None]:
+        """What changed in the environment since the fork; None: the key is gone."""
+        now = dict(os.environ)
+        changed: dict[str, str | None] = {
+            key: value for key, value in now.items() if self._environment.get(key) != value
+        }
+        changed.update((key, None) for key in self._environment if key not in now)
+        return changed
+
+
+def _await_orders(there: Any, here: Any, before: Callable[[], None]) -> None:
+    """The forked child: do what can be done now, then what the parent sends."""
+    here.close()
+    before()
+    try:
+        data = there.recv_bytes()
+    except (EOFError, OSError):
+        return  # the parent is gone, or needs no child
+    there.close()
+    orders = ForkingPickler.loads(data)
+    for key, value in orders["environment"].items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
+    with contextlib.suppress(OSError):
+        os.chdir(orders["directory"])
+    orders["target"](*orders["args"], **orders["kwargs"])
+
+
+def fork_early(component: str, name: str, before: Callable[[], None]) -> Forked | None:
+    """Fork ``component``'s process now; None, with a log line, if something speaks against it."""
+    reason = objection()
+    if reason is not None:
+        log.warning("%s is started by the engine itself: %s", component, reason)
+        return None
+    return Forked.born(name, before)
+
+
+def adopting(child: Forked | None, callee: Callable[..., Any]) -> Callable[..., Any]:
+    """The callee that makes a component's process: adopts the child if there is one."""
+    if child is None:
+        return callee
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        if arguments or "target" not in options:  # not the constructor we know
+            child.discard()
+            return callee(*arguments, **options)
+        return child.adopt(callee, arguments, options)
+
+    return make
+
+
+def forking(
+    component: str, callee: Callable[..., Any], before: Callable[[], None]
+) -> Callable[..., Any]:
+    """The callee that returns a multiprocessing context: a forking one if it may be.
+
+    ``before`` is called before such a context is given out.
+    """
+
+    def choose(*arguments: Any, **options: Any) -> Any:
+        own = callee(*arguments, **options)
+        if own.get_start_method() == "fork":
+            return own
+        reason = objection()
+        if reason is not None:
+            log.warning("%s is started by the engine itself: %s", component, reason)
+            return own
+        before()
+        return get_context("fork")
+
+    return choose
