@@ -9,7 +9,7 @@ from cfac.codegen.scope import BadExpression, parse_expression, unbound
 from cfac.codegen.sites import Bound
 from cfac.codegen.source import Source
 from cfac.compiler.diagnostics import Diagnostics, Span
-from cfac.compiler.model import Param, SiteKind, Spec
+from cfac.compiler.model import PROCESS_KINDS, Param, SiteKind, Spec
 from cfac.compiler.model import Source as ParamSource
 
 MARK = "cfac"
@@ -46,6 +46,13 @@ class CallWriter:
                 f"{bound.transition}: a {bound.site.kind} site has no value",
                 bound.site.span,
                 help="only publish carries a value",
+            )
+        if bound.site.index is not None and bound.site.kind in PROCESS_KINDS:
+            self.diagnostics.error(
+                "CF408",
+                f"{bound.transition}: a {bound.site.kind} site has no index",
+                bound.site.span,
+                help="the replica's index comes from the process's name",
             )
 
     def write(self, kind: SiteKind, source: Source, point: Point) -> str:

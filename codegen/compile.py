@@ -19,11 +19,12 @@ from cfac.codegen.package import package_files
 from cfac.codegen.patch import Change, render_patch
 from cfac.codegen.positions import Point, Refused, entry, in_coroutine, points, where
 from cfac.codegen.report import Row, render_report
-from cfac.codegen.sites import Bound, applicable
+from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
 from cfac.compiler.diagnostics import Diagnostics
-from cfac.compiler.model import SiteKind, Spec
+from cfac.compiler.model import SiteKind, Spec, Test
 from cfac.compiler.plan import compile_plan, render_plan
+from cfac.compiler.schedule_checks import birth_prefix
 
 
 @dataclass(slots=True)
@@ -111,8 +112,17 @@ def compile_engine(
         )
         return result
     bounds = applicable(spec, engine.version, diagnostics)
+
+    def holds(test: Test) -> bool:
+        return version_test(test, engine.version, diagnostics)
+
     for bound in bounds:
         _place(work, bound)
+    for component in spec.components.values():
+        for state in birth_prefix(spec, component):
+            name = f"{component.name}.{state.name}"
+            work.published.add(name)
+            work.rows.append(Row(name, "publish", "birth", "", 0, "the forked child's birth", ""))
     _check_params(work, bounds)
     for file in work.files.values():
         _add_import(work, file)
@@ -121,7 +131,7 @@ def compile_engine(
     changes = _edit(work)
     if diagnostics.errors:
         return result
-    plan = render_plan(compile_plan(spec))
+    plan = render_plan(compile_plan(spec, holds))
     for path, data in package_files(engine.package, spec.name, plan, cfac.__version__).items():
         changes.append(Change(path, None, ((0, data),)))
     new_lock = renew(
@@ -159,6 +169,14 @@ def _place(work: _Work, bound: Bound) -> None:
             "CF407",
             f"{label}: 'around' is for publish (it puts begin before and publish after)",
             site.span,
+        )
+        return
+    if site.at == "replace_callee" and site.kind in ("wait", "begin", "stop"):
+        work.diagnostics.error(
+            "CF407",
+            f"{label}: 'replace_callee' is for publish (it publishes when the call returns)",
+            site.span,
+            help=f"bind the {site.kind} 'before' the call",
         )
         return
     match = resolve(site, work.tree, label, work.diagnostics)
@@ -219,10 +237,11 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
             continue
         options = writer.options(bound.site.kind, match.source, where(match.source, node))
         parts = [f'"{bound.transition}"', match.source.segment(node.func), *options]
+        hook = "replaced" if bound.site.kind == "publish" else bound.site.kind
         work.file(match.source).wraps.append(
-            edits.Wrap(node, bound.transition, bound.order, ", ".join(options))
+            edits.Wrap(node, bound.transition, bound.order, ", ".join(options), hook)
         )
-        text = f"_cfac.replaced({', '.join(parts)})"
+        text = f"_cfac.{hook}({', '.join(parts)})"
         work.rows.append(
             Row(
                 bound.transition,

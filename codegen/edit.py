@@ -33,12 +33,16 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Wrap:
-    """A callee to wrap in ``_cfac.replaced``; ``options`` are further arguments' text."""
+    """A callee to wrap in ``_cfac.replaced``; ``options`` are further arguments' text.
+
+    ``hook`` is the function's name: ``replaced``, or ``start`` and ``context`` of a process.
+    """
 
     call: ast.Call
     transition: str
     order: int
     options: str = ""
+    hook: str = "replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def _wrappings(source: Source, wraps: Sequence[Wrap]) -> list[tuple[int, int, st
     base = 1_000_000  # after the lines inserted at the same offset; outer callees open first
     for wrap in wraps:  # of two at one callee, the first is the outer one
         start, end = source.span(wrap.call.func)
-        opening = f"_cfac.replaced({_quote(wrap.transition)}, "
+        opening = f"_cfac.{wrap.hook}({_quote(wrap.transition)}, "
         found.append((start, base + len(source.text) - end, opening))
         closing = f", {wrap.options})" if wrap.options else ")"
         found.append((end, base - 1, closing))
@@ -123,7 +127,7 @@ def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence
     except (SyntaxError, ValueError) as error:
         raise EditError(f"{source.path}: the edited file would not parse: {error}") from error
     for wrap in reversed(wraps):
-        call = parse(f"_cfac.replaced({_quote(wrap.transition)}, {wrap.options})").body[0]
+        call = parse(f"_cfac.{wrap.hook}({_quote(wrap.transition)}, {wrap.options})").body[0]
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
         call.value.args.append(wrap.call.func)
         wrap.call.func = call.value

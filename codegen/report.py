@@ -28,6 +28,7 @@ def render_report(
     declared = [f"{component.name}.{state.name}" for component, state in spec.transitions()]
     starts = [f"{c.name}.{c.states[0].name}" for c in spec.components.values()]
     names = [n for n in starts if any(row.transition == n for row in rows)] + declared
+    processes = [row for row in rows if row.transition in spec.components]
     files = sorted({row.path for row in rows if row.path})
     out = [
         f"# {spec.name}",
@@ -45,9 +46,15 @@ def render_report(
         mine = [row for row in rows if row.transition == name]
         if not mine:
             out.append(f"| `{name}` | not bound | | | |")
-        for row in mine:
-            where = f"{row.path}:{row.line}<br>`{row.place}`" if row.path else row.place
-            edit = "`" + row.text.replace("|", "\\|") + "`" if row.text else "none"
-            out.append(f"| `{name}` | {row.kind} | {row.at} | {where} | {edit} |")
+        out += [_line(row) for row in mine]
+    if processes:
+        out += ["", "## Processes", "", "| component | kind | at | place | edit |"]
+        out += ["| --- | --- | --- | --- | --- |", *(_line(row) for row in processes)]
     out += ["", "## Files", "", *(f"- `{path}`" for path in files)]
     return "\n".join(out) + "\n"
+
+
+def _line(row: Row) -> str:
+    where = f"{row.path}:{row.line}<br>`{row.place}`" if row.path else row.place
+    edit = "`" + row.text.replace("|", "\\|") + "`" if row.text else "none"
+    return f"| `{row.transition}` | {row.kind} | {row.at} | {where} | {edit} |"

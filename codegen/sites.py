@@ -11,9 +11,20 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from cfac.compiler.diagnostics import Diagnostics, Note
-from cfac.compiler.model import Binding, Condition, Index, Ref, Scalar, Site, SiteKind, Spec, Test
+from cfac.compiler.model import (
+    PROCESS_KINDS,
+    Binding,
+    Condition,
+    Index,
+    Ref,
+    Scalar,
+    Site,
+    SiteKind,
+    Spec,
+    Test,
+)
 
-KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", "stop")
+KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", *PROCESS_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +37,35 @@ class Bound:
 
     @property
     def transition(self) -> str:
-        """The transition's name, such as ``core.Ready``; of a stop, the component's."""
-        if self.site.kind == "stop":
-            return self.binding.ref.component
-        return f"{self.binding.ref.component}.{self.binding.ref.state}"
+        """The transition's name, such as ``core.Ready``; of a process's site, the component's."""
+        return _owner(self.binding, self.site.kind)
 
 
 def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound]:
     """The sites that apply to a version of the engine, in spec order.
 
-    Of one transition and kind, no two may apply in the same configuration.
+    Of one transition and kind, no two may apply in the same configuration; of the
+    contexts of a process, all that apply are wrapped.
     """
     found: list[Bound] = []
     counter = itertools.count()
-    for binding in (*spec.bindings, *_stops(spec)):
+    for binding in (*spec.bindings, *_process_sites(spec)):
         for kind in KINDS:
             sites = binding.of(kind)
             here = [site for site in sites if _version_holds(site.when, version, diagnostics)]
             if sites and not here:
                 diagnostics.error(
                     "CF409",
-                    f"{binding.ref.component}.{binding.ref.state}: none of its {kind} sites "
-                    f"applies to version {version}",
+                    f"{_owner(binding, kind)}: none of its {kind} sites applies to version "
+                    f"{version}",
                     sites[0].when.span if sites[0].when else sites[0].span,
                 )
-            for one, other in itertools.combinations(here, 2):
+            for one, other in itertools.combinations(here if kind != "context" else (), 2):
                 if not _exclusive(one.when, other.when, spec):
                     diagnostics.error(
                         "CF409",
-                        f"{binding.ref.component}.{binding.ref.state}: two {kind} sites can "
-                        "apply in the same configuration",
+                        f"{_owner(binding, kind)}: two {kind} sites can apply in the same "
+                        "configuration",
                         other.span,
                         notes=[Note("the other site is here", one.span)],
                         help="give each a 'when' so that exactly one applies; for several "
@@ -65,23 +75,29 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
     return found
 
 
-def _stops(spec: Spec) -> list[Binding]:
-    """Where processes are ended, as bindings of their components."""
+def _owner(binding: Binding, kind: SiteKind) -> str:
+    ref = binding.ref
+    return ref.component if kind in PROCESS_KINDS else f"{ref.component}.{ref.state}"
+
+
+def _process_sites(spec: Spec) -> list[Binding]:
+    """Where processes are ended, made and given their context, as bindings of components."""
     return [
-        Binding(
-            Ref(component.name, "stop", Index(), component.process.span), component.process.stop
-        )
+        Binding(Ref(component.name, kind, Index(), component.process.span), sites)
         for component in spec.components.values()
-        if component.process is not None and component.process.stop
+        if component.process is not None
+        for kind in PROCESS_KINDS
+        if (sites := component.process.of(kind))
     ]
 
 
 def _version_holds(when: Condition | None, version: str, diagnostics: Diagnostics) -> bool:
     tests = [test for test in when.tests if test.subject == "version"] if when else []
-    return all(_version_test(test, version, diagnostics) for test in tests)
+    return all(version_test(test, version, diagnostics) for test in tests)
 
 
-def _version_test(test: Test, version: str, diagnostics: Diagnostics) -> bool:
+def version_test(test: Test, version: str, diagnostics: Diagnostics) -> bool:
+    """Whether a test of the engine's version holds for ``version``."""
     here = Version(version)
     values = test.value if isinstance(test.value, tuple) else (test.value,)
     if test.op == "matches":

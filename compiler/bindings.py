@@ -73,7 +73,11 @@ def build_site(kind: SiteKind, node: MapNode, binding: MapNode, diagnostics: Dia
     at_text = text(node.get("at"))
     at = next((known for known in _ATS if known == at_text), None)
     targets = [word for word in _TARGETS if node.key(word) is not None]
-    if at is not None:
+    if at is not None and kind in ("start", "context") and at != "replace_callee":
+        where = node.get("at")
+        message = f"{kind!r} wraps a callee: it takes 'at: replace_callee', not {at!r}"
+        diagnostics.error("CF109", message, where.span if where is not None else node.span)
+    elif at is not None:
         _check_at(kind, at, targets, node, diagnostics)
     for later in targets[1:]:
         key = node.key(later)

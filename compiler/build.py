@@ -10,19 +10,18 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from cfac.compiler.bindings import build_bindings, build_site, check_expression
+from cfac.compiler.bindings import build_bindings, check_expression
 from cfac.compiler.conditions import build_condition, build_specifier
 from cfac.compiler.diagnostics import Diagnostics, Span
+from cfac.compiler.later import refuse_later
 from cfac.compiler.model import (
     Component,
     Dependency,
     Effect,
     Engine,
-    Index,
     Layout,
     MergeGroup,
     Param,
-    Process,
     Ref,
     Source,
     Spec,
@@ -31,15 +30,10 @@ from cfac.compiler.model import (
 )
 from cfac.compiler.nodes import boolean, entries, items, scalar, text, text_node, texts, whole
 from cfac.compiler.overlay import state_entry
-from cfac.compiler.refs import NAME_PATTERN, parse_ref
+from cfac.compiler.refs import NAME_PATTERN, own_ref, parse_ref
+from cfac.compiler.schedule import build_policy, build_process, build_work
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
-_LATER = {
-    "state": ("carries", "takes", "does", "idle", "before"),
-    "process": ("aliases",),
-    "component": ("policy",),
-    "spec": ("defer", "exports"),
-}
 _COST = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min)?")
 _UNITS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _KINDS = ("reads", "writes", "holds", "starts_threads", "initializes", "openmp", "forks")
@@ -48,7 +42,7 @@ _LAYOUT_KEY = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
 
 def build_spec(root: MapNode, file: str, diagnostics: Diagnostics) -> Spec | None:
     """The spec that ``root`` describes; None where it has no components."""
-    _later(root, "spec", diagnostics)
+    refuse_later(root, "spec", diagnostics)
     top = Span(file, 1, 1, 2)
     name = text_node(root.get("name"))
     if root.get("name") is None:
@@ -86,18 +80,6 @@ def _transport(root: MapNode) -> Literal["thread", "process", "coroutine"]:
     return "coroutine" if found == "coroutine" else "process"
 
 
-def _later(node: MapNode, where: str, diagnostics: Diagnostics) -> None:
-    for word in _LATER[where]:
-        key = node.key(word)
-        if key is not None:
-            _not_built(f"{word!r}", key.span, diagnostics)
-
-
-def _not_built(what: str, span: Span, diagnostics: Diagnostics) -> None:
-    hint = "schedule constructs come with a later version; leave it out for now"
-    diagnostics.error("CF112", f"{what} is known, but not built yet", span, help=hint)
-
-
 class _Builder:
     """Builds the parts of a spec."""
 
@@ -114,7 +96,6 @@ class _Builder:
     def component(self, key: ScalarNode, node: Node) -> Component:
         """A component with its states."""
         body = node if isinstance(node, MapNode) else MapNode((), node.span)
-        _later(body, "component", self.diagnostics)
         if isinstance(node, MapNode) and node.get("states") is None:
             message = f"components.{key.text}: missing key 'states'"
             self.diagnostics.error("CF108", message, key.span)
@@ -131,49 +112,16 @@ class _Builder:
             states=tuple(states),
             replicas=(whole(replicas) or text(replicas)) if indexed else None,
             when=build_condition(body.get("when"), self.diagnostics),
-            process=self.process(body),
+            process=build_process(body, self.diagnostics),
+            policy=build_policy(body, key.text, indexed, self.diagnostics),
         )
-
-    def process(self, body: MapNode) -> Process | None:
-        """The ``process`` of a component."""
-        node, key = body.get("process"), body.key("process")
-        if not isinstance(node, MapNode) or key is None:
-            return None
-        _later(node, "process", self.diagnostics)
-        strategy = node.get("strategy")
-        if strategy is not None and text(strategy) != "engine":
-            what = f"the strategy {text(strategy)!r}" if text(strategy) else "this strategy"
-            self.not_engine(what, strategy)
-        spawned_by = text_node(node.get("spawned_by"))
-        span = spawned_by.span if spawned_by else key.span
-        return Process(
-            spawned_by=spawned_by.text if spawned_by else None,
-            name=text(node.get("name")),
-            strategy="engine",
-            span=span,
-            stop=tuple(
-                build_site("stop", site, node, self.diagnostics)
-                for site in items(node.get("stop"))
-                if isinstance(site, MapNode)
-            ),
-        )
-
-    def not_engine(self, what: str, node: Node) -> None:
-        """Refuse a strategy other than the engine's."""
-        known = text(node) == "prespawn" or (
-            isinstance(node, MapNode) and [k.text for k, _ in node.entries] == ["fork"]
-        )
-        if known:
-            _not_built(what, node.span, self.diagnostics)
-        else:
-            hint = "the strategy is 'engine' (the default)"
-            self.diagnostics.error("CF109", f"{what} is unknown", node.span, help=hint)
 
     def state(self, name: ScalarNode, node: MapNode | None, owner: str, indexed: bool) -> State:
         """A state with its options."""
         options = node if node is not None else MapNode((), name.span)
-        _later(options, "state", self.diagnostics)
+        refuse_later(options, "state", self.diagnostics)
         effects = options.get("effects")
+        imports, idle_while = build_work(options, self.diagnostics)
         return State(
             name=name.text,
             span=name.span,
@@ -185,6 +133,8 @@ class _Builder:
                 for item in (effects.items if isinstance(effects, ListNode) else ())
                 if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
             ),
+            imports=imports,
+            idle_while=idle_while,
         )
 
     def after(self, node: Node | None) -> list[Dependency]:
@@ -237,17 +187,13 @@ class _Builder:
                 message = f"{kind!r} is no interval and takes no 'until'"
             self.diagnostics.error("CF109", message, until_key.span if until_key else node.span)
         span = key.span if key is not None else node.span
-        return Effect(kind, text(value), self.until(until, owner, indexed), span)
-
-    def until(self, node: Node | None, owner: str, indexed: bool) -> Ref | None:
-        """The end of an interval: a reference, or a state of the same component."""
-        found = text_node(node)
-        if found is None:
-            return None
-        if re.fullmatch(NAME_PATTERN, found.text):
-            index = Index("offset", 0) if indexed else Index()
-            return Ref(owner, found.text, index, found.text_span)
-        return parse_ref(found, self.diagnostics)
+        end = text_node(until)
+        return Effect(
+            kind,
+            text(value),
+            own_ref(end, owner, indexed, self.diagnostics) if end is not None else None,
+            span,
+        )
 
     # -- the rest ------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from cfac.compiler.chain import Placing, place, verify
 from cfac.compiler.cycles import describe, find_cycle
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note
 from cfac.compiler.graph import build, self_waits
+from cfac.compiler.hazards import check_hazards
 from cfac.compiler.merge import check_merges, group_nodes
 from cfac.compiler.model import Spec
 from cfac.compiler.redundant import check_redundant
+from cfac.compiler.schedule_checks import check_idle
 from cfac.compiler.theorem1 import prove, witness
 
 
@@ -28,7 +30,7 @@ class CheckResult:
 
 
 def check(spec: Spec) -> CheckResult:
-    """Theorem 1, Theorem 2, merges, layouts and redundant waits of a loaded spec."""
+    """Theorem 1, Theorem 2, merges, layouts, redundant waits and hazards of a loaded spec."""
     out = Diagnostics()
     graph = build(spec)
     loops = self_waits(graph)
@@ -59,6 +61,8 @@ def check(spec: Spec) -> CheckResult:
         verify(graph, placing, out, blamed)
     check_merges(graph, group_nodes(spec, graph, out), proof.cyclic, out, placing.contradicts)
     if proof.holds:
+        check_idle(spec, graph, out)
         check_redundant(spec, build(spec, exact=False).without(refs), out)
+    check_hazards(spec, graph, placing.classes, refs, out)
     order = witness(graph, proof) if proof.holds and not loops else None
     return CheckResult(out.sorted(), order)

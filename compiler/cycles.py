@@ -205,6 +205,8 @@ def edge_note(graph: Graph, at: int, source: str, target: str) -> Note:
     edge = graph.edges[at]
     if edge.kind == "own":
         return Note(f"{target} comes after {source}: own order of its component", edge.span)
+    if edge.kind == "fork":
+        return Note(f"{target} comes after {source}: {edge.reason}", edge.span)
     extra = []
     if edge.ref is not None and not source.startswith(str(edge.ref)):
         extra.append(f"after {edge.ref}")
@@ -255,6 +257,11 @@ def describe(graph: Graph, cycle: Cycle, suspects: Callable[[Edge], bool]) -> Di
     return Diagnostic("CF301", "error", message, span, tuple(notes), help_)
 
 
+def words(edge: Edge) -> str:
+    """How the spec writes an edge's reference: ``after: core.Ready``, ``fork: core.Ready``."""
+    return f"{'fork' if edge.kind == 'fork' else 'after'}: {edge.ref}"
+
+
 def _advice(edges: list[Edge], suspects: Callable[[Edge], bool]) -> tuple[Span | None, str]:
     """Which ``after`` to look at first."""
     waits = [edge for edge in edges if edge.ref is not None]
@@ -262,12 +269,14 @@ def _advice(edges: list[Edge], suspects: Callable[[Edge], bool]) -> tuple[Span |
     chosen = [edge for edge in waits if suspects(edge)]
     if chosen:
         edge = chosen[0]
-        return edge.span, f"look at `after: {edge.ref}`: the chain has the opposite order"
+        return edge.span, f"look at `{words(edge)}`: the chain has the opposite order"
+    if len(waits) == 1 and waits[0].kind == "fork":
+        return waits[0].span, f"fork before {waits[0].ref}, from an earlier state"
     if len(waits) == 1:
         return waits[0].span, f"remove `after: {waits[0].ref}`, or wait for an earlier state"
     for edge in waits:
         if edge.schedule:
-            return edge.span, f"look at `after: {edge.ref}`: it is only there for speed (schedule)"
-    places = ", ".join(f"`after: {edge.ref}` (line {edge.ref.span.line})" for edge in waits
+            return edge.span, f"look at `{words(edge)}`: it is only there for speed (schedule)"
+    places = ", ".join(f"`{words(edge)}` (line {edge.ref.span.line})" for edge in waits
                        if edge.ref)  # fmt: skip
     return waits[0].span, f"remove one of {places}, or let it wait for an earlier state"

@@ -28,7 +28,7 @@ class Transition:
 
 
 class ExpandedEdge(NamedTuple):
-    """``target`` waits for ``source``: own order (``ref`` is None) or an ``after`` entry."""
+    """``target`` waits for ``source``: own order (``ref`` is None), ``after`` or a fork."""
 
     source: int
     target: int
@@ -36,6 +36,7 @@ class ExpandedEdge(NamedTuple):
     schedule: bool = False
     span: Span | None = None
     reason: str | None = None
+    fork: bool = False
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ def expand(spec: Spec, counts: Mapping[str, int], absent: Container[str] = ()) -
                 if before is not None:
                     graph.edges.append(ExpandedEdge(before, target, span=state.span))
                 before = target
-                for dependency in state.after:
+                for dependency, kind in component.waits(state):
                     ref = dependency.ref
                     if ref.component not in number:
                         continue
@@ -121,7 +122,7 @@ def expand(spec: Spec, counts: Mapping[str, int], absent: Container[str] = ()) -
                         if source is not None:
                             graph.edges.append(
                                 ExpandedEdge(source, target, ref, dependency.schedule, ref.span,
-                                             dependency.reason)
+                                             dependency.reason, kind == "fork")
                             )  # fmt: skip
     for edge in graph.edges:
         graph.successors[edge.source].append(edge.target)

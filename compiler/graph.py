@@ -1,10 +1,10 @@
 """The template graph: transitions of all components, replicas left symbolic.
 
 Paper section 3.1, read as docs/paper-graphs.md explains: the nodes are *transitions*,
-named by the state that they enter; the edges are each component's own order and its
-``after`` entries.  A replicated component has one node per state whose index ``i`` is
-unknown; an edge through ``x[i-1].S`` carries the weight -1 (the index of its source
-minus the index of its target).
+named by the state that they enter; the edges are each component's own order, its
+``after`` entries, and the fork with which a forked process begins.  A replicated
+component has one node per state whose index ``i`` is unknown; an edge through
+``x[i-1].S`` carries the weight -1 (the index of its source minus the index of its target).
 
 Components with a literal count are expanded, one node per replica, so that literal
 layouts and bounded rings are checked exactly; unless offsets relate them to components
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, Protocol
 from cfac.compiler.diagnostics import Span
 from cfac.compiler.model import Component, Dependency, Ref, Spec, State
 
-EdgeKind = Literal["own", "after", "ring", "merge"]
+EdgeKind = Literal["own", "after", "ring", "merge", "fork"]
 
 #: Literal counts above this stay symbolic unless a layout lists their replicas.
 MAX_LITERAL = 4096
@@ -141,8 +141,8 @@ def build(spec: Spec, *, exact: bool = True) -> Graph:
             )
             graph.edges.extend(Edge(s, t, span=state.span) for s, t in pairs)
         for state in component.states[1:]:
-            for dependency in state.after:
-                _add_after(spec, graph, component, state, dependency)
+            for dependency, kind in component.waits(state):
+                _add_after(spec, graph, component, state, dependency, kind)
     return graph
 
 
@@ -193,7 +193,7 @@ def _has_layout(spec: Spec, name: str) -> bool:
 def _shifted_pairs(spec: Spec) -> Iterator[tuple[str, str]]:
     """Components whose replicas are related index by index: offsets, per-replica merges."""
     for component, state in spec.transitions():
-        for dependency in state.after:
+        for dependency, _ in component.waits(state):
             if dependency.ref.index.kind == "offset":
                 yield component.name, dependency.ref.component
     for group in spec.merges:
@@ -217,15 +217,21 @@ class _AddEdge(Protocol):
 
 
 def _add_after(
-    spec: Spec, graph: Graph, component: Component, state: State, dependency: Dependency
+    spec: Spec,
+    graph: Graph,
+    component: Component,
+    state: State,
+    dependency: Dependency,
+    wanted: Literal["after", "fork"],
 ) -> None:
-    """Add the edges of one ``after`` entry."""
+    """Add the edges of one ``after`` entry, or of a fork."""
     ref = dependency.ref
     sources = graph.ids.get((ref.component, ref.state))
     if not sources:
         return
     targets = graph.ids[component.name, state.name]
     kind, reason = _kind(spec, component, state, dependency)
+    kind = "fork" if wanted == "fork" else kind
 
     def edge(
         source: int,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cfac.compiler.cycles import Cycle, chain_text, edge_note, find_cycle
+from cfac.compiler.cycles import Cycle, chain_text, edge_note, find_cycle, words
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note, Span
 from cfac.compiler.graph import Edge, Graph, Node, build
 from cfac.compiler.model import Dependency, MergeGroup, Ref, Spec
@@ -264,7 +264,7 @@ def _describe(
     chosen = next((e for e in real if e.ref is not None and suspects(e)), None)
     help_ = "take one of these transitions out of its group, or merge the groups into one"
     if chosen is not None:
-        help_ += f"; the chain has the opposite order of `after: {chosen.ref}`"
+        help_ += f"; the chain has the opposite order of `{words(chosen)}`"
     return Diagnostic("CF321", "error", message, spans[0] if spans else None, tuple(notes), help_)
 
 

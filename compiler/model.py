@@ -14,7 +14,9 @@ from typing import Literal
 from cfac.compiler.diagnostics import Span
 
 IndexKind = Literal["none", "all", "offset", "at", "layout"]
-SiteKind = Literal["publish", "wait", "begin", "stop"]
+SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
+#: Sites of a component's process, not of one of its transitions.
+PROCESS_KINDS: tuple[SiteKind, ...] = ("stop", "start", "context")
 At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
 Scalar = str | int | float | bool | None
 
@@ -80,7 +82,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state, and with it the transition that enters it."""
+    """A state, and with it the transition that enters it.
+
+    ``imports`` are the modules that an auxiliary state imports before it is published.
+    With ``idle_while`` that happens while the component waits, for that transition.
+    """
 
     name: str
     span: Span
@@ -88,6 +94,8 @@ class State:
     after: tuple[Dependency, ...] = ()
     cost: float | None = None
     effects: tuple[Effect, ...] = ()
+    imports: tuple[str, ...] = ()
+    idle_while: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +117,47 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Strategy:
+    """``engine``: as the engine does it; ``fork``: from the parent once it is in ``at``.
+
+    ``at`` is None for a fork whose reference is malformed or leads nowhere.
+    """
+
+    kind: Literal["engine", "fork"] = "engine"
+    at: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """How a component's process comes to be.
 
     ``name`` is the multiprocessing name by which the runtime knows the process;
     ``{i}`` in it stands for the replica index.  ``stop`` is where the engine begins to
-    end the process by itself: after that its end is no failure.
+    end the process by itself: after that its end is no failure.  ``start`` is the callee
+    that makes the process object (the child is forked early and adopted there);
+    ``context`` are callees that return the multiprocessing context (all of them apply).
     """
 
     spawned_by: str | None
     name: str | None
-    strategy: str
+    strategy: Strategy
     span: Span
     stop: tuple[Site, ...] = ()
+    start: tuple[Site, ...] = ()
+    context: tuple[Site, ...] = ()
+
+    def of(self, kind: SiteKind) -> tuple[Site, ...]:
+        """The sites of one kind; none for the kinds of a transition."""
+        return {"stop": self.stop, "start": self.start, "context": self.context}.get(kind, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """An interval from the process's start to a state: ``gc: frozen`` keeps the collector off."""
+
+    gc: Literal["frozen"]
+    until: Ref
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +173,7 @@ class Component:
     replicas: int | str | None = None
     when: Condition | None = None
     process: Process | None = None
+    policy: Policy | None = None
 
     def state(self, name: str) -> State | None:
         """The state called ``name``, or None."""
@@ -145,6 +182,21 @@ class Component:
     def position(self, name: str) -> int:
         """The index of the state called ``name``; ValueError if there is none."""
         return [s.name for s in self.states].index(name)
+
+    @property
+    def fork(self) -> Dependency | None:
+        """The order that a fork brings: a forked process begins after its parent's state."""
+        at = self.process.strategy.at if self.process is not None else None
+        if at is None or len(self.states) < 2:
+            return None
+        return Dependency(at, schedule=True, reason=f"forked from {at}")
+
+    def waits(self, state: State) -> Iterator[tuple[Dependency, Literal["after", "fork"]]]:
+        """What a transition comes after beside its own component's order."""
+        for dependency in state.after:
+            yield dependency, "after"
+        if self.fork is not None and state is self.states[1]:
+            yield self.fork, "fork"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cfac.compiler.model import (
 from cfac.compiler.nodes import entries
 from cfac.compiler.places import check_layouts, each_when, node_at, span_at
 from cfac.compiler.refs import component_span, index_span, state_span
+from cfac.compiler.schedule_checks import check_policy, check_process, check_work
 from cfac.compiler.uses import check_bindings, check_unused
 from cfac.compiler.yamlpos import MapNode, describe
 
@@ -104,6 +105,8 @@ class Resolver:
             elif process.spawned_by == component.name:
                 message = f"{component.name} cannot be spawned by itself"
                 self.diagnostics.error("CF201", message, process.span)
+        component = check_process(self.spec, self.root, component, self.ref, self.diagnostics)
+        component = check_policy(component, self.ref, self.diagnostics)
         return replace(component, states=tuple(states))
 
     def replicas(self, component: Component, name: str) -> None:
@@ -131,14 +134,17 @@ class Resolver:
                 help="write 'after' at the next state",
             )
             after = ()
-        effects = tuple(self.effect(component, effect) for effect in state.effects)
+        effects = tuple(effect for effect in state.effects if self.effect(component, effect))
+        meanwhile = state.idle_while
+        if not check_work(self.root, component, state, initial, self.diagnostics):
+            state = replace(state, imports=(), idle_while=None)
+        elif meanwhile is not None and not self.dependency(component, state, Dependency(meanwhile)):
+            state = replace(state, idle_while=None)
         return replace(state, after=after, effects=effects)
 
-    def effect(self, component: Component, effect: Effect) -> Effect:
-        """An effect, without its end if that does not resolve."""
-        if effect.until is None or self.ref(effect.until, component):
-            return effect
-        return replace(effect, until=None)
+    def effect(self, component: Component, effect: Effect) -> bool:
+        """Whether an effect's end resolves; without it the effect would last for ever."""
+        return effect.until is None or self.ref(effect.until, component)
 
     def dependency(self, component: Component, state: State, dependency: Dependency) -> bool:
         """Whether a dependency resolves and gates something."""

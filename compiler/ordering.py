@@ -185,6 +185,8 @@ class Ordering:
             for edge in self.outgoing[node]:
                 if edge.wide or self.place[edge.target] != self.place[start]:
                     continue
+                if self.graph.nodes[edge.target].count != self.graph.nodes[start].count:
+                    continue
                 self.work += 1
                 following = edge.target, at - edge.weight * sign
                 if following == (start, 1):

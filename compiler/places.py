@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cfac.compiler.diagnostics import Diagnostics, Note, Span, did_you_mean
-from cfac.compiler.model import Component, Layout, Spec, Test
+from cfac.compiler.model import PROCESS_KINDS, Component, Layout, Spec, Test
 from cfac.compiler.overlay import state_entry
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
@@ -30,21 +30,31 @@ def is_written(root: MapNode, path: tuple[str, ...]) -> bool:
     return node is not None and not (isinstance(node, ListNode) and not node.items)
 
 
-def may_wait(root: MapNode, component: str, state: str) -> bool:
-    """Whether a state's options have an ``after``, or a key that might be one misspelt."""
+def state_options(root: MapNode, component: str, state: str) -> MapNode | None:
+    """The options of a state, if it has any."""
     states = node_at(root, ("components", component, "states"))
     for item in states.items if isinstance(states, ListNode) else ():
         entry = state_entry(item)
         if entry is not None and entry[0].text == state and entry[1] is not None:
-            known = ("aux", "cost", "effects")
-            return any(key.text not in known for key, _ in entry[1].entries)
-    return False
+            return entry[1]
+    return None
+
+
+def may_wait(root: MapNode, component: str, state: str) -> bool:
+    """Whether a state's options have an ``after``, or a key that might be one misspelt."""
+    options = state_options(root, component, state)
+    known = ("aux", "cost", "effects", "does", "idle")
+    return options is not None and any(key.text not in known for key, _ in options.entries)
 
 
 def each_when(spec: Spec) -> Iterator[Test]:
     """Every test of every condition in a spec."""
     conditions = [component.when for component in spec.components.values()]
     conditions += [site.when for binding in spec.bindings for site in binding.sites]
+    for component in spec.components.values():
+        if component.process is not None:
+            process = component.process
+            conditions += [site.when for kind in PROCESS_KINDS for site in process.of(kind)]
     if spec.engine is not None:
         conditions += [item.when for item in spec.engine.unsupported]
     for condition in conditions:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cfac.compiler.merge import merged
-from cfac.compiler.model import Binding, Component, Condition, Ref, Spec, State
+from cfac.compiler.model import Binding, Component, Condition, Process, Ref, Spec, State, Test
+from cfac.compiler.schedule_checks import birth_prefix
 
 PLAN_VERSION = 1
 _PLAN_WIDTH = 96
@@ -21,6 +25,11 @@ _PLAN_WIDTH = 96
 def text_hash(text: str) -> str:
     """SHA-256 of a text's UTF-8 bytes, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _relative(spec: Spec, name: str) -> str:
+    """A source file's name, seen from the spec's folder."""
+    return Path(os.path.relpath(name, Path(spec.file).parent)).as_posix()
 
 
 def render_plan(plan: dict[str, Any]) -> str:
@@ -50,32 +59,49 @@ def _ref(ref: Ref) -> dict[str, Any]:
     }
 
 
-def _condition(condition: Condition | None) -> list[list[Any]] | None:
+#: A test that fails in every start: what the engine's version has decided already.
+NEVER = ["never", "is", True]
+#: Decides the tests of the engine's version.
+VersionTest = Callable[[Test], bool]
+
+
+def _condition(condition: Condition | None, version: VersionTest) -> list[list[Any]] | None:
     if condition is None:
         return None
+    decided = [test for test in condition.tests if test.subject == "version"]
+    if not all(version(test) for test in decided):
+        return [list(NEVER)]
     return [
         [test.subject, test.op, list(test.value) if isinstance(test.value, tuple) else test.value]
         for test in condition.tests
+        if test.subject != "version"
     ]
 
 
-def _component(component: Component) -> dict[str, Any]:
-    process = component.process
+def _process(process: Process) -> dict[str, Any]:
+    at = process.strategy.at
+    return {
+        "spawned_by": process.spawned_by,
+        "name": process.name,
+        "strategy": {"fork": [at.component, at.state]} if at is not None else "engine",
+        "start": bool(process.start),
+        "context": bool(process.context),
+    }
+
+
+def _component(component: Component, version: VersionTest) -> dict[str, Any]:
+    process, policy = component.process, component.policy
     return {
         "states": [state.name for state in component.states],
         "aux": [state.name for state in component.states if state.aux],
         "replicas": component.replicas,
-        "when": _condition(component.when),
-        "process": process
-        and {
-            "spawned_by": process.spawned_by,
-            "name": process.name,
-            "strategy": process.strategy,
-        },
+        "when": _condition(component.when, version),
+        "process": process and _process(process),
+        "policy": policy and {"gc": policy.gc, "until": policy.until.state},
     }
 
 
-def _transition(spec: Spec, state: State, binding: Binding | None) -> dict[str, Any]:
+def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[str, Any]:
     sites = binding.sites if binding else ()
     around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
@@ -87,24 +113,30 @@ def _transition(spec: Spec, state: State, binding: Binding | None) -> dict[str, 
         "exit": any(site.at == "process_exit" for site in sites),
         "run": binding.run if binding else None,
         "cost": state.cost,
+        "imports": list(state.imports),
+        "idle": state.idle_while is not None,
+        "birth": birth,
     }
 
 
-def compile_plan(spec: Spec) -> dict[str, Any]:
-    """The plan of a checked spec, JSON-ready; merged groups keep the spec's order."""
+def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str, Any]:
+    """The plan of a checked spec, JSON-ready.
+
+    ``version`` decides the tests of the engine's version, which is known by now.
+    """
     bindings = {(b.ref.component, b.ref.state): b for b in spec.bindings}
     engine = spec.engine
     return {
         "cfac": PLAN_VERSION,
         "name": spec.name,
         "transport": spec.transport,
-        "hashes": {name.rsplit("/", 1)[-1]: text_hash(text) for name, text in spec.sources.items()},
+        "hashes": {_relative(spec, name): text_hash(text) for name, text in spec.sources.items()},
         "engine": engine
         and {
             "package": engine.package,
             "versions": engine.versions,
             "unsupported": [
-                {"when": _condition(entry.when), "reason": entry.reason}
+                {"when": _condition(entry.when, version), "reason": entry.reason}
                 for entry in engine.unsupported
             ],
         },
@@ -117,12 +149,14 @@ def compile_plan(spec: Spec) -> dict[str, Any]:
             }
             for param in spec.params.values()
         },
-        "components": {c.name: _component(c) for c in spec.components.values()},
+        "components": {c.name: _component(c, version) for c in spec.components.values()},
         "transitions": {
             f"{component.name}.{state.name}": _transition(
-                spec, state, bindings.get((component.name, state.name))
+                state, bindings.get((component.name, state.name)), birth=state in births
             )
-            for component, state in spec.transitions()
+            for component in spec.components.values()
+            for births in [birth_prefix(spec, component)]
+            for state in component.states[1:]
         },
         "groups": {
             group.name: {"each": group.per_replica, "of": [_ref(ref) for ref in group.members]}

@@ -46,6 +46,14 @@ def parse_ref(
     return Ref(component, state, index, node.part(start, stop))
 
 
+def own_ref(node: ScalarNode, owner: str, indexed: bool, diagnostics: Diagnostics) -> Ref | None:
+    """A reference, or the bare name of a state of ``owner``: of the same replica."""
+    if _NAME.fullmatch(node.text):
+        index = Index("offset", 0) if indexed else Index()
+        return Ref(owner, node.text, index, node.text_span)
+    return parse_ref(node, diagnostics)
+
+
 def component_span(ref: Ref) -> Span:
     """The position of the component's name in a reference."""
     return _sub_span(ref, 0, len(ref.component))

@@ -166,6 +166,21 @@ class EffectModel(Strict):
     forks: Literal[True] = Field(default=ABSENT, description="It forks the process.")
 
 
+class DoesModel(Strict):
+    """What a component does to reach an auxiliary state."""
+
+    import_: Texts = Field(alias="import", description="The modules to import, in order.")
+
+
+class IdleModel(Strict):
+    """What a component does while it waits for something else."""
+
+    while_: RefText = Field(
+        alias="while", description="What it waits for meanwhile; the work fits in before it."
+    )
+    import_: Texts = Field(alias="import", description="The modules to import, in order.")
+
+
 class StateModel(Strict):
     """Options of a state (that is, of the transition that enters it)."""
 
@@ -182,8 +197,12 @@ class StateModel(Strict):
     effects: list[EffectModel] = Field(default=ABSENT, description="What it does beside its state.")
     carries: Any = Field(default=ABSENT, description=NOT_BUILT)
     takes: Any = Field(default=ABSENT, description=NOT_BUILT)
-    does: Any = Field(default=ABSENT, description=NOT_BUILT)
-    idle: Any = Field(default=ABSENT, description=NOT_BUILT)
+    does: DoesModel = Field(
+        default=ABSENT, description="Work of an auxiliary state, done before it is published."
+    )
+    idle: IdleModel = Field(
+        default=ABSENT, description="Work of an auxiliary state, done while the component waits."
+    )
     before: Any = Field(default=ABSENT, description=NOT_BUILT)
 
 
@@ -195,6 +214,19 @@ StateEntry = Annotated[
     Annotated[Name, Tag("<text>")]
     | Annotated[dict[Name, _Options], Field(min_length=1, max_length=1), Tag("<mapping>")],
     _by_shape("a state's name, or one name with options"),
+]
+
+
+class ForkModel(Strict):
+    """A process that begins with its parent's state."""
+
+    fork: RefText = Field(description="The state of the parent, the component in 'spawned_by'.")
+
+
+Strategy = Annotated[
+    Annotated[str, Field(json_schema_extra={"enum": ["engine", "prespawn"]}), Tag("<text>")]
+    | Annotated[ForkModel, Tag("<mapping>")],
+    _by_shape("'engine', or {fork: parent.State}"),
 ]
 
 
@@ -210,10 +242,31 @@ class ProcessModel(Strict):
         default=ABSENT,
         description="Where the engine begins to end the process; its end is no failure then.",
     )
-    strategy: Any = Field(
-        default=ABSENT, description="'engine': as the engine does it. Others: " + NOT_BUILT
+    strategy: Strategy = Field(
+        default=ABSENT,
+        description="'engine': as the engine does it; {fork: parent.State}: forked from the "
+        "parent once it is there. 'prespawn': not built yet.",
+    )
+    start: Sites = Field(
+        default=ABSENT,
+        description="Of a fork: the callee that makes the process object. The child is forked "
+        "as soon as its parent is in the state, and adopted here.",
+    )
+    context: Sites = Field(
+        default=ABSENT,
+        description="Of a fork: callees that return the multiprocessing context. The child is "
+        "forked where the engine starts it.",
     )
     aliases: Any = Field(default=ABSENT, description=NOT_BUILT)
+
+
+class PolicyModel(Strict):
+    """An interval from the process's start to a state."""
+
+    gc: Literal["frozen"] = Field(
+        description="frozen: the garbage collector is off, and the heap is frozen before a fork."
+    )
+    until: str = Field(description="The state of the same component that ends it.")
 
 
 class ComponentModel(Strict):
@@ -230,7 +283,9 @@ class ComponentModel(Strict):
     ] = Field(default=ABSENT, description="How many there are: a count or an int parameter.")
     when: When = Field(default=ABSENT, description="The component exists only where this holds.")
     process: ProcessModel = Field(default=ABSENT, description="The process it runs in.")
-    policy: Any = Field(default=ABSENT, description=NOT_BUILT)
+    policy: PolicyModel = Field(
+        default=ABSENT, description="How the process is kept until a state is reached."
+    )
 
 
 class SiteModel(Strict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cfac.compiler.diagnostics import Diagnostics, Note
 from cfac.compiler.model import Binding, Component, Ref, Spec, State
 from cfac.compiler.places import each_when, is_written, may_wait
+from cfac.compiler.schedule_checks import birth_prefix, is_bound
 from cfac.compiler.yamlpos import MapNode
 
 _Key = tuple[str, str]
@@ -22,15 +23,16 @@ def check_bindings(
     merged = {(ref.component, ref.state) for group in spec.merges for ref in group.of}
     _one_style(spec, diagnostics)
     for component in spec.components.values():
+        births = birth_prefix(spec, component)
         for number, state in enumerate(component.states):
             key = (component.name, state.name)
             binding = bound.get(key)
             if binding is not None:
                 waits = key in merged or may_wait(root, component.name, state.name)
                 _check_binding(binding, state, number == 0, waits, diagnostics)
-            if number > 0 and spec.engine is not None and root.get("bind") is not None:
+            if number > 0 and is_bound(spec, root):
                 missing = unclear is not None and component.name not in unclear
-                if binding is not None or missing:
+                if binding is not None or (missing and state not in births):
                     _check_complete(component, state, binding, root, diagnostics)
 
 
@@ -68,6 +70,15 @@ def _check_binding(
             notes=[Note("the state is declared here", state.span)],
             help="declare what it waits for, or remove the 'wait'",
         )
+    for site in binding.of("publish"):
+        if site.at == "process_exit" and state.imports:
+            diagnostics.error(
+                "CF224",
+                f"{binding.ref} is its process's end: nothing can be done there",
+                site.span,
+                notes=[Note("the state is declared here", state.span)],
+                help="bind it to a place in the engine, or remove 'does' and 'idle'",
+            )
     if waits and begins:
         diagnostics.error(
             "CF217",
@@ -125,11 +136,11 @@ def check_unused(spec: Spec, diagnostics: Diagnostics) -> None:
     wanted |= {(binding.ref.component, binding.ref.state) for binding in spec.bindings}
     for component, state in spec.transitions():
         key: _Key = (component.name, state.name)
-        if state.aux and key not in wanted and not state.effects:
+        if state.aux and key not in wanted and not state.effects and not state.imports:
             diagnostics.warning(
                 "CF214",
                 f"the auxiliary state {component.name}.{state.name} is not used: "
-                "nothing waits for it, and it is neither bound nor has effects",
+                "nothing waits for it, and it is neither bound nor has work or effects",
                 state.span,
                 help="wait for it, bind it, or remove it",
             )
@@ -154,6 +165,10 @@ def _refs(spec: Spec) -> list[Ref]:
         for effect in state.effects
         if effect.until is not None
     ]
+    found += [s.idle_while for _, s in spec.transitions() if s.idle_while is not None]
+    for component in spec.components.values():
+        found += [component.fork.ref] if component.fork is not None else []
+        found += [component.policy.until] if component.policy is not None else []
     found += [ref for group in spec.merges for ref in group.of]
     found += [s.at for param in spec.params.values() for s in param.sources if s.at is not None]
     return found

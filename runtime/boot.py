@@ -89,8 +89,7 @@ class Hooks:
             place = self._place(name, index)
             if place is None:
                 return
-            self._import_early(name)
-            if self.delays:
+            if self._import_early(name) or self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
             message = {"op": "set", "c": place.label, "s": place.state}
@@ -99,9 +98,10 @@ class Hooks:
             place.session.post(message)
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
-            self._apply_policy(place)
-            self.delays.after(place.label, place.state)
-            self._fork_at(name)
+            if not self._stock:
+                self._apply_policy(place)
+                self.delays.after(place.label, place.state)
+                self._fork_at(name)
 
     def begin(self, name: str, index: _Lazy = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
@@ -188,15 +188,20 @@ class Hooks:
         """Whether this start follows the spec's schedule, and not the engine's own."""
         return self._session is not None and not self._stock and not self.observe_only
 
-    def _import_early(self, name: str) -> None:
-        """Do the imports of an auxiliary state (``does``, ``idle``); a missing one is no harm."""
-        if self.observe_only:
-            return
-        for module in self.plan.data["transitions"].get(name, {}).get("imports", ()):
+    def _import_early(self, name: str) -> bool:
+        """Do the imports of an auxiliary state (``does``, ``idle``); whether there are any.
+
+        A module that cannot be imported is no harm: the engine will say so, if it needs it.
+        """
+        modules = self.plan.data["transitions"].get(name, {}).get("imports", ())
+        if self.observe_only or not modules:
+            return False
+        for module in modules:
             try:
                 importlib.import_module(module)
             except Exception as error:
                 self._say(f"{name}: {module} was not imported early: {error!r}")
+        return True
 
     def _apply_policy(self, place: Place) -> None:
         """Open a component's policy at its first state, close it at its last."""

@@ -79,8 +79,8 @@ class Plan:
         kind, _, name = subject.partition(":")
         if kind == "platform":
             actual: Any = sys.platform
-        elif kind == "version":
-            return True  # decided when the patch was made
+        elif kind == "never":
+            return False  # decided when the patch was made
         elif name in self.params:
             actual = self.params[name]
         else:

@@ -39,7 +39,7 @@ def exit_status(pid: int, pidfd: int) -> int | None:
         fields = f.read().rpartition(b")")[2].split()
         if fields[0] in {b"Z", b"X"}:
             return int(fields[49])
-    with contextlib.suppress(OSError, struct.error):
+    with contextlib.suppress(OSError, ValueError, struct.error):  # ValueError: no descriptor
         buffer = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 12), 0))
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
         mask, *_, status = _PIDFD_INFO.unpack(buffer)

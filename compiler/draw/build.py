@@ -15,11 +15,12 @@ from cfac.compiler.draw.scene import (
     Scene,
     chain_positions,
     condition_text,
-    index_label,
+    edge_label,
     lane_order,
     node_kind,
 )
 from cfac.compiler.expand import Transition, count_of, expand, indices
+from cfac.compiler.graph import Edge as GraphEdge
 from cfac.compiler.graph import build, self_waits
 from cfac.compiler.model import Component, MergeGroup, Scalar, Spec, State, Test
 from cfac.compiler.scc import cyclic_components, shortest_cycle
@@ -79,7 +80,8 @@ def expanded(spec: Spec, counts: Mapping[str, int], absent: Collection[str] = ()
         Edge(
             graph.names[edge.source],
             graph.names[edge.target],
-            "own" if edge.ref is None else "after",
+            "own" if edge.ref is None else "fork" if edge.fork else "after",
+            "fork" if edge.fork else "",
             schedule=edge.schedule,
             reason=edge.reason,
             span=edge.span,
@@ -116,7 +118,7 @@ def _node(
 
 def _dependencies(spec: Spec, component: Component, state: State, node: str) -> list[Edge]:
     edges = []
-    for dependency in state.after:
+    for dependency, kind in component.waits(state):
         ref = dependency.ref
         if spec.state_of(ref) is None:
             continue
@@ -125,8 +127,8 @@ def _dependencies(spec: Spec, component: Component, state: State, node: str) -> 
             Edge(
                 f"{ref.component}.{ref.state}",
                 node,
-                "after",
-                index_label(ref.index),
+                kind,
+                edge_label(ref.index, fork=kind == "fork"),
                 dependency.schedule,
                 dependency.reason,
                 ref.span,
@@ -159,7 +161,7 @@ def _template_cycles(spec: Spec) -> list[Mark]:
     loops = self_waits(graph)
     for edge in loops:
         name = graph.nodes[edge.source].name
-        marks.append((name, name, index_label(edge.ref.index) if edge.ref else ""))
+        marks.append((name, name, _label(edge)))
     graph = graph.without(edge.ref for edge in loops if edge.ref)
     for members in prove(graph).cyclic:
         cycle = find_cycle(graph, members)
@@ -170,9 +172,12 @@ def _template_cycles(spec: Spec) -> list[Mark]:
         path = [(node, edge) for node, edge in path if node.state]  # joins are not drawn
         for place, (node, edge) in enumerate(path):
             target = path[(place + 1) % len(path)][0]
-            label = index_label(edge.ref.index) if edge.ref else ""
-            marks.append((node.name, target.name, label))
+            marks.append((node.name, target.name, _label(edge)))
     return marks
+
+
+def _label(edge: GraphEdge) -> str:
+    return edge_label(edge.ref.index, fork=edge.kind == "fork") if edge.ref else ""
 
 
 def _paint(scene: Scene, marks: Iterable[Mark]) -> Scene:

@@ -15,7 +15,7 @@ from cfac.compiler.diagnostics import Span
 from cfac.compiler.model import Component, Condition, Index, Spec, State, Test
 
 NodeKind = Literal["initial", "stock", "aux"]
-EdgeKind = Literal["own", "after"]
+EdgeKind = Literal["own", "after", "fork"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class Node:
 class Edge:
     """``target`` comes after ``source``.
 
-    ``label`` says which replicas of the source are meant.  ``carried`` edges may lead
-    to an earlier state of the drawing without being a cycle: they are about another replica.
+    ``label`` says which replicas of the source are meant, or that it is a fork.
+    ``carried`` edges may lead to an earlier state of the drawing without being a cycle:
+    they are about another replica.
     """
 
     source: str
@@ -139,6 +140,11 @@ def lane_order(spec: Spec) -> list[tuple[Component, int, str | None]]:
     for component in spec.components.values():  # a spawned_by loop: an error, drawn all the same
         visit(component, 0, None)
     return order
+
+
+def edge_label(index: Index, *, fork: bool) -> str:
+    """The label of a dependency's edge."""
+    return "fork" if fork else index_label(index)
 
 
 def index_label(index: Index) -> str:

@@ -72,11 +72,13 @@ def render(scene: Scene) -> str:
 def _counts(scene: Scene) -> str:
     states = sum(1 for node in scene.nodes if node.kind != "initial")
     waits = sum(1 for edge in scene.edges if edge.kind == "after")
+    forks = sum(1 for edge in scene.edges if edge.kind == "fork")
     what = "replicas expanded" if scene.expanded else ""
     parts = [
         _plural(len(scene.lanes), "component"),
         _plural(states, "transition"),
         _plural(waits, "dependency", "dependencies"),
+        _plural(forks, "fork") if forks else "",
         what,
         "CYCLIC" if scene.cyclic else "",
     ]
@@ -90,7 +92,10 @@ def _plural(number: int, one: str, many: str = "") -> str:
 def describe(scene: Scene) -> str:
     """A drawing in words, for those who cannot see it."""
     waits: dict[str, list[str]] = {}
+    forks: list[str] = []
     for edge in scene.edges:
+        if edge.kind == "fork":
+            forks.append(f"{edge.target} begins as a fork of {edge.source}.")
         if edge.kind == "after":
             source = f"{edge.source} [{edge.label}]" if edge.label else edge.source
             waits.setdefault(edge.target, []).append(source)
@@ -101,6 +106,7 @@ def describe(scene: Scene) -> str:
     sentences += [f"{target} waits for {', '.join(sources)}." for target, sources in shown]
     if len(waits) > len(shown):
         sentences.append(f"{len(waits) - len(shown)} more transitions wait.")
+    sentences += forks[:100]
     return text.clean(" ".join(sentences))
 
 
@@ -164,6 +170,8 @@ def _wire(wire: Wire) -> str:
     facts = [f"{edge.target} after {edge.source}{via}" if edge.kind == "after" else "own order"]
     if edge.kind == "own":
         facts[0] = f"{edge.source}, then {edge.target}"
+    if edge.kind == "fork":
+        facts[0] = f"{edge.target} begins as a fork of {edge.source}"
     if edge.schedule:
         facts.append("schedule: for speed only")
     if edge.reason:

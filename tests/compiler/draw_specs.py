@@ -16,6 +16,7 @@ from cfac.compiler.model import (
     Ref,
     Spec,
     State,
+    Strategy,
     Test,
 )
 
@@ -60,7 +61,7 @@ def state(name, *after, aux=False, cost=None):
 
 def component(name, *states, replicas=None, parent=None, when=None):
     built = tuple(s if isinstance(s, State) else state(s) for s in states)
-    process = Process(parent, None, "engine", SPAN) if parent else None
+    process = Process(parent, None, Strategy(), SPAN) if parent else None
     condition = Condition((Test("param:executor", "is", when, SPAN),), SPAN) if when else None
     return Component(name, SPAN, built, replicas, condition, process)
 

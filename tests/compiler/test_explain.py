@@ -9,7 +9,7 @@ from cfac.compiler.api import check, load
 from cfac.compiler.explanations import FOLDER, codes, example_files, load_explanation
 
 ROOT = Path(__file__).parents[2]
-RUNNABLE = [c for c in codes() if c[:3] in ("CF1", "CF2", "CF3", "CF6")]
+RUNNABLE = [c for c in codes() if c[:3] in ("CF1", "CF2", "CF3", "CF5", "CF6")]
 
 
 def emitted() -> set[str]:

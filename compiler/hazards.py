@@ -1,0 +1,387 @@
+"""Hazards: what transitions do beside their states, in an order that is not safe.
+
+The paper (section 3.3) argues by hand that overlapping is safe; here it is checked from
+declared ``effects``.  An effect happens somewhere between its transition's begin and its
+publish.  ``holds``, ``starts_threads``, ``initializes`` and ``openmp`` open an interval:
+from the transition's begin to the publish of ``until`` (and of the transition itself),
+for ever where there is no ``until``; an ``until`` that is empty for a count is met.
+
+Processes: each replica of a component with ``process`` is a process of its own; all
+components without one belong to the root process.  What is named by ``reads``,
+``writes`` and ``holds`` is one thing for the whole spec, but ``env:KEY`` is a key of one
+process, inherited by the processes spawned from it.
+
+A ``strategy: {fork: P.S}`` is a fork of P's process, at the end of the publish of S where
+it is early (no ``context``), else somewhere after it.  It is over when P goes on (early),
+and when the child's first transition is published.  Until an early forked child has its
+first stock transition, it knows the environment that its parent had at the fork only; and
+a key that the parent has read by then is read in the child too.
+
+CF501  two accesses of one thing, one of them a write, that may run in parallel;
+CF502  a fork that may fall into an open interval of its process (``holds`` does not count);
+CF503  two ``holds`` of one thing that may overlap;
+CF504  an environment key written after it was read; CF505  effects of an initial state.
+
+Order is what `ordering` proves for every count, so a spec without findings is safe for
+all of them.  Members of one merge group are one transition: it cannot conflict with
+itself, but nothing inside it is ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+from cfac.compiler.diagnostics import Diagnostics
+from cfac.compiler.effects import Act, Fork, Hazard, ancestors, fork_of, process_of, unborn
+from cfac.compiler.graph import Graph, build
+from cfac.compiler.hazard_text import Text
+from cfac.compiler.merge import group_nodes, is_per_replica
+from cfac.compiler.model import Ref, Spec
+from cfac.compiler.ordering import Given, Ordering, exclusive, given
+
+#: More pairs of listed replicas than this are not compared one by one.
+MAX_PAIRS = 10_000
+OPENS = ("starts_threads", "initializes", "openmp")
+ENV = "env:"
+
+#: The fields of an `Order`: replicas i = j, i < j, i > j.
+_SAME, _UP, _DOWN = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Replicas of two transitions: nodes of a view's graph, and which of their replicas."""
+
+    one: int
+    other: int
+    kind: int
+
+    def swapped(self) -> _Pair:
+        kind = {_SAME: _SAME, _UP: _DOWN, _DOWN: _UP}[self.kind]
+        return _Pair(self.other, self.one, kind)
+
+
+_Rule = Callable[["_View", _Pair], bool]
+
+
+def check_hazards(
+    spec: Spec, graph: Graph, ranks: dict[int, int], dropped: list[Ref], out: Diagnostics
+) -> None:
+    """Report the hazards of ``spec``.
+
+    ``graph`` is the checked one, without the edges of ``dropped``; ``ranks`` gives the
+    place in the chain of its stock nodes.
+    """
+    hazards = find_hazards(spec, graph, dropped)
+    if hazards:
+        text = Text(spec, graph, ranks)
+        out.extend(text.diagnostic(hazard) for hazard in hazards)
+
+
+def find_hazards(spec: Spec, graph: Graph, dropped: list[Ref] | None = None) -> list[Hazard]:
+    """All hazards of ``spec``, by code and by position in the spec."""
+    acts = [
+        Act(component, state, effect)
+        for component in spec.components.values()
+        if component.replicas != 0
+        for state in component.states
+        for effect in state.effects
+    ]
+    if not acts:
+        return []
+    initial = [a for a in acts if a.state is a.component.states[0]]
+    search = _Search(spec, graph, dropped or [], [a for a in acts if a not in initial])
+    found = [Hazard("CF505", act, act) for act in initial]
+    found += [*search.accesses(), *search.environment(), *search.inherited()]
+    return [*found, *search.forks(), *search.holds()]
+
+
+class _Search:
+    """The rules, over all pairs of effects."""
+
+    def __init__(self, spec: Spec, graph: Graph, dropped: list[Ref], acts: list[Act]) -> None:
+        self.spec = spec
+        self.acts = acts
+        self.views: list[_View] = []
+        # Listing replicas proves a little more; merging single replicas needs it.
+        if not any(ref.index.kind == "at" for group in spec.merges for ref in group.of):
+            self.views.append(_View(spec, build(spec, exact=False).without(dropped)))
+        if not self.views or any(node.index is not None for node in graph.nodes):
+            self.views.append(_View(spec, graph))
+
+    def safe(self, one: Act, other: Act, rule: _Rule, *, local: bool = False) -> bool:
+        """Whether ``rule`` holds for all replicas of both; ``local``: within a process."""
+        if exclusive(one.component, other.component):
+            return True
+        return any(view.every(one, other, rule, local=local) for view in self.views)
+
+    def accesses(self) -> Iterator[Hazard]:
+        """CF501: reads and writes of what is shared."""
+        for accesses in self._accesses(shared=True).values():
+            for one, other in combinations_with_replacement(accesses, 2):
+                if "writes" in (one.effect.kind, other.effect.kind) and not self.safe(
+                    one, other, _View.apart(one, other)
+                ):
+                    yield Hazard("CF501", one, other)
+
+    def environment(self) -> Iterator[Hazard]:
+        """CF501 and CF504: environment keys within one process."""
+        for accesses in self._accesses(shared=False).values():
+            for one, other in combinations_with_replacement(accesses, 2):
+                if process_of(one.component) != process_of(other.component):
+                    continue
+                kinds = {one.effect.kind, other.effect.kind}
+                if kinds == {"reads"}:
+                    continue
+                if kinds == {"writes"}:
+                    if not self.safe(one, other, _View.apart(one, other), local=True):
+                        yield Hazard("CF501", one, other)
+                    continue
+                writer, reader = (one, other) if one.effect.kind == "writes" else (other, one)
+                yield from self._written_first(writer, reader, local=True)
+
+    def inherited(self) -> Iterator[Hazard]:
+        """CF501 and CF504: keys read in a process spawned from the one that writes them."""
+        for accesses in self._accesses(shared=False).values():
+            writers = [a for a in accesses if a.effect.kind == "writes"]
+            for reader in (a for a in accesses if a.effect.kind == "reads"):
+                above = ancestors(self.spec, reader.component)
+                if any(self._writes_own(writer, reader) for writer in writers):
+                    continue
+                fork = fork_of(self.spec, reader.component)
+                for writer in writers:
+                    if process_of(writer.component) not in above:
+                        continue
+                    if fork is not None and fork.early and unborn(reader) and (
+                        process_of(writer.component) == process_of(fork.act.component)
+                    ):  # fmt: skip
+                        if not (fork.at_node and self.safe(writer, fork.act, _View.precedes)):
+                            yield Hazard("CF501", writer, reader, fork.child)
+                    else:
+                        yield from self._written_first(writer, reader, local=False)
+            for writer in writers:
+                yield from self._read_at_birth(writer, accesses)
+
+    def _read_at_birth(self, writer: Act, accesses: list[Act]) -> Iterator[Hazard]:
+        """CF504: a key that a forking parent had read when it forked the writer's process."""
+        seen: set[str] = set()
+        fork = fork_of(self.spec, writer.component)
+        while fork is not None and fork.child is not None and fork.child.name not in seen:
+            seen.add(fork.child.name)
+            for reader in accesses:
+                same = process_of(reader.component) == process_of(fork.act.component)
+                if reader.effect.kind != "reads" or not same:
+                    continue
+
+                def rule(view: _View, pair: _Pair, f: Fork = fork, r: Act = reader) -> bool:
+                    return view.forked(f, r, pair)
+
+                if not self.safe(reader, fork.proxy, rule, local=True):
+                    yield Hazard("CF504", writer, reader, fork.child)
+            fork = fork_of(self.spec, fork.act.component)
+
+    def _writes_own(self, writer: Act, reader: Act) -> bool:
+        """Whether a process sets the key itself before it reads it."""
+        return process_of(writer.component) == process_of(reader.component) and self.safe(
+            writer, reader, _View.precedes, local=True
+        )
+
+    def _written_first(self, writer: Act, reader: Act, *, local: bool) -> Iterator[Hazard]:
+        if not self.safe(writer, reader, _View.precedes, local=local):
+            late = self.safe(reader, writer, _View.precedes, local=local)
+            yield Hazard("CF504" if late else "CF501", writer, reader)
+
+    def forks(self) -> Iterator[Hazard]:
+        """CF502."""
+        points = [Fork(a, a) for a in self.acts if a.effect.kind == "forks"]
+        points += [f for c in self.spec.components.values() if (f := fork_of(self.spec, c))]
+        for fork in points:
+            for act in (a for a in self.acts if a.effect.kind in OPENS):
+                if process_of(act.component) == process_of(fork.act.component) and not (
+                    self._clear(fork, act)
+                ):
+                    yield Hazard("CF502", act, fork.act, fork.child)
+
+    def _clear(self, fork: Fork, act: Act) -> bool:
+        """Whether the interval of ``act`` is over before ``fork``, or opens after it."""
+        if fork.child is not None and exclusive(act.component, fork.child):
+            return True
+
+        def rule(view: _View, pair: _Pair) -> bool:
+            if view.forked(fork, act, pair):
+                return True
+            return fork.at_node and view.ended(act, fork.act, pair, inclusive=bool(fork.child))
+
+        return self.safe(act, fork.proxy, rule, local=True)
+
+    def holds(self) -> Iterator[Hazard]:
+        """CF503."""
+        held: dict[str | None, list[Act]] = {}
+        for act in (a for a in self.acts if a.effect.kind == "holds"):
+            held.setdefault(act.effect.value, []).append(act)
+        for acts in held.values():
+            for one, other in combinations_with_replacement(acts, 2):
+
+                def rule(view: _View, pair: _Pair, one: Act = one, other: Act = other) -> bool:
+                    if pair.one == pair.other and pair.kind == _SAME:
+                        return True  # one transition
+                    return view.ended(one, other, pair) or view.ended(other, one, pair.swapped())
+
+                if not self.safe(one, other, rule):
+                    yield Hazard("CF503", one, other)
+
+    def _accesses(self, *, shared: bool) -> dict[str, list[Act]]:
+        """Who reads and writes what; a transition that does both is taken to write."""
+        found: dict[str, dict[tuple[str, str], Act]] = {}
+        for act in self.acts:
+            name = act.effect.value
+            if act.effect.kind not in ("reads", "writes") or name is None:
+                continue
+            if name.startswith(ENV) == shared:
+                continue
+            known = found.setdefault(name, {})
+            if act.key not in known or act.effect.kind == "writes":
+                known[act.key] = act
+        return {name: list(acts.values()) for name, acts in found.items()}
+
+
+class _View:
+    """One graph of the spec, and what is proven on it."""
+
+    def __init__(self, spec: Spec, graph: Graph) -> None:
+        self.spec = spec
+        self.graph = graph
+        self.ordering = Ordering(spec, graph)
+        grouping = group_nodes(spec, graph, Diagnostics())
+        self.groups = grouping.of
+        self.per_replica = [is_per_replica(group) for group in grouping.groups]
+
+    def every(self, one: Act, other: Act, rule: _Rule, *, local: bool) -> bool:
+        """Whether ``rule`` holds for all pairs of replicas; ``local``: of one process."""
+        ones, others = self.graph.ids[one.key], self.graph.ids[other.key]
+        if len(ones) * len(others) > MAX_PAIRS:
+            return False
+        own = local and process_of(one.component) != ""
+        return all(
+            rule(self, _Pair(a, b, kind)) for a in ones for b in others for kind in
+            self._kinds(a, b, own=own)
+        )  # fmt: skip
+
+    def _kinds(self, one: int, other: int, *, own: bool) -> tuple[int, ...]:
+        """Which replicas of two nodes there are to compare."""
+        a, b = self.graph.nodes[one], self.graph.nodes[other]
+        if a.symbolic and b.symbolic and a.count == b.count:
+            return (_SAME,) if own or a.count == 1 else (_SAME, _UP, _DOWN)
+        if own and a.index != b.index:
+            return ()
+        return (_SAME,)
+
+    def together(self, pair: _Pair) -> bool:
+        """Whether both are the same transition: the same one, or merged into one."""
+        same = pair.kind == _SAME or not self.graph.nodes[pair.one].symbolic
+        return (pair.one == pair.other and same) or self._merged(pair)
+
+    def _merged(self, pair: _Pair) -> bool:
+        group = self.groups.get(pair.one)
+        if group is None or group != self.groups.get(pair.other):
+            return False
+        indices = (self.graph.nodes[n].index for n in (pair.one, pair.other))
+        return not self.per_replica[group] or (pair.kind == _SAME and len(set(indices)) == 1)
+
+    def before(self, pair: _Pair, known: Given) -> bool:
+        """Whether the first surely ends before the second begins."""
+        order = self.ordering.between(pair.one, pair.other, known)
+        return order[pair.kind] and not self.together(pair)
+
+    @staticmethod
+    def apart(one: Act, other: Act) -> _Rule:
+        """The rule that two transitions never run at the same time."""
+        known = given(one.component, other.component)
+
+        def rule(view: _View, pair: _Pair) -> bool:
+            if view.together(pair):
+                return True
+            return view.before(pair, known) or view.before(pair.swapped(), known)
+
+        return rule
+
+    def precedes(self, pair: _Pair) -> bool:
+        """The rule that the first comes before the second, or is the same."""
+        nodes = (self.graph.nodes[n].component for n in (pair.one, pair.other))
+        known = given(*(self.spec.components[name] for name in nodes))
+        return self.together(pair) or self.before(pair, known)
+
+    def forked(self, fork: Fork, act: Act, pair: _Pair) -> bool:
+        """Whether ``fork`` is surely over before ``act`` begins; ``pair``: act, fork's proxy."""
+        parent, child = fork.act.component, fork.child
+        known = given(act.component, parent)
+        if child is None:
+            return self.before(pair.swapped(), known)
+        place = parent.position(fork.act.state.name) + 1
+        if fork.early and place < len(parent.states):
+            row = self.graph.ids[fork.proxy.key].index(pair.other)
+            node = self.graph.ids[parent.name, parent.states[place].name][row]
+            goes_on = _Pair(node, pair.one, pair.swapped().kind)
+            if node == pair.one and pair.kind == _SAME and not self._merged(pair):
+                return True
+            if self.before(goes_on, known):
+                return True
+        if len(child.states) < 2:
+            return False
+        known = given(act.component, parent, child)
+        return all(
+            self.before(_Pair(born, pair.one, kind), known)
+            for born in self.graph.ids[child.name, child.states[1].name]
+            for kind in (_SAME, _UP, _DOWN)
+        )
+
+    def ended(self, act: Act, other: Act, pair: _Pair, *, inclusive: bool = False) -> bool:
+        """Whether the interval that ``act`` opens is surely closed before ``other`` begins.
+
+        ``inclusive``: before it ends.
+        """
+
+        def over(pair: _Pair, known: Given) -> bool:
+            return self.before(pair, known) or (inclusive and self.together(pair))
+
+        known = given(act.component, other.component)
+        if act.effect.until is None or not over(pair, known):
+            return False
+        ends = self._ends(act.effect.until, pair.one)
+        if ends is None:
+            return False
+        component = self.spec.components[act.effect.until.component]
+        known = given(act.component, other.component, component)
+        for end, whole in ends:
+            kinds = (_SAME, _UP, _DOWN) if whole else (pair.kind,)
+            if not all(over(_Pair(end, pair.other, kind), known) for kind in kinds):
+                return False
+        return True
+
+    def _ends(self, until: Ref, opener: int) -> list[tuple[int, bool]] | None:
+        """The nodes that end an interval; true: all replicas of it, not only the same one.
+
+        None if it never ends: an initial state is no end.
+        """
+        ids = self.graph.ids.get((until.component, until.state))
+        if ids is None:
+            return None
+        node = self.graph.nodes[opener]
+        every = [(end, True) for end in ids]
+        if not ids or until.index.kind in ("none", "all"):
+            return every
+        first, value = self.graph.nodes[ids[0]], until.index.value
+        if until.index.kind == "offset" and isinstance(value, int):
+            if node.symbolic and first.symbolic and node.count == first.count:
+                return [(ids[0], value != 0)]
+            places = [node.index + value] if node.index is not None else None
+        elif until.index.kind == "at" and isinstance(value, int):
+            places = [value]
+        else:
+            layout = self.spec.layouts.get((node.component, str(value)))
+            places = list(layout.lists[node.index]) if layout and node.index is not None else None
+        if places is None or first.symbolic:
+            return every
+        return [every[place] for place in places if 0 <= place < len(every)]

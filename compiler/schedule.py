@@ -1,0 +1,106 @@
+"""Builds the schedule constructs: how a process comes to be, work, and policies.
+
+The shape is already checked; what has the wrong one is left out without a message.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cfac.compiler.bindings import build_site
+from cfac.compiler.diagnostics import Diagnostics
+from cfac.compiler.later import not_built, refuse_later
+from cfac.compiler.model import Policy, Process, Ref, Site, SiteKind, Strategy
+from cfac.compiler.nodes import items, text, text_node, texts
+from cfac.compiler.refs import own_ref, parse_ref
+from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
+    """The ``process`` of a component."""
+    node, key = body.get("process"), body.key("process")
+    if not isinstance(node, MapNode) or key is None:
+        return None
+    refuse_later(node, "process", diagnostics)
+    spawned_by = text_node(node.get("spawned_by"))
+
+    def sites(kind: SiteKind) -> tuple[Site, ...]:
+        return tuple(
+            build_site(kind, site, node, diagnostics)
+            for site in items(node.get(kind))
+            if isinstance(site, MapNode)
+        )
+
+    return Process(
+        spawned_by=spawned_by.text if spawned_by else None,
+        name=text(node.get("name")),
+        strategy=_strategy(node.get("strategy"), diagnostics),
+        span=spawned_by.span if spawned_by else key.span,
+        stop=sites("stop"),
+        start=sites("start"),
+        context=sites("context"),
+    )
+
+
+def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:
+    if isinstance(node, MapNode):
+        parent = text_node(node.get("fork"))
+        return Strategy("fork", parse_ref(parent, diagnostics) if parent is not None else None)
+    word = text_node(node)
+    if word is not None and word.text == "prespawn":
+        not_built("the strategy 'prespawn'", word.span, diagnostics)
+    elif word is not None and word.text != "engine":
+        hint = "write 'engine' (the default), or {fork: parent.State}"
+        message = f"the strategy {word.text!r} is unknown"
+        diagnostics.error("CF109", message, word.span, help=hint)
+    return Strategy()
+
+
+def build_work(options: MapNode, diagnostics: Diagnostics) -> tuple[tuple[str, ...], Ref | None]:
+    """What a state's ``does`` or ``idle`` imports, and what it waits for meanwhile."""
+    does, idle = options.get("does"), options.get("idle")
+    if isinstance(does, MapNode) and isinstance(idle, MapNode):
+        key = options.key("idle")
+        message = "a state has either 'does' or 'idle', not both"
+        hint = "make two states of it"
+        diagnostics.error("CF109", message, key.span if key else idle.span, help=hint)
+        return (), None
+    work = does if isinstance(does, MapNode) else idle
+    if not isinstance(work, MapNode):
+        return (), None
+    meanwhile = text_node(work.get("while")) if work is idle else None
+    return (
+        _modules(work.get("import"), diagnostics),
+        parse_ref(meanwhile, diagnostics) if meanwhile is not None else None,
+    )
+
+
+def _modules(node: Node | None, diagnostics: Diagnostics) -> tuple[str, ...]:
+    if isinstance(node, ScalarNode) and text(node) == "recorded":
+        not_built("'import: recorded'", node.span, diagnostics)
+        return ()
+    found = texts(node)
+    if node is not None and not found and not isinstance(node, ScalarNode):
+        diagnostics.error("CF109", "expected at least one module, found none", node.span)
+    for module in found:
+        if not _MODULE.fullmatch(module.text):
+            message = f"{module.text!r} is not a module's name"
+            hint = "write it as in vllm.v1.engine.core"
+            diagnostics.error("CF109", message, module.span, help=hint)
+    return tuple(dict.fromkeys(module.text for module in found))
+
+
+def build_policy(
+    body: MapNode, owner: str, indexed: bool, diagnostics: Diagnostics
+) -> Policy | None:
+    """The ``policy`` of a component."""
+    node, key = body.get("policy"), body.key("policy")
+    if not isinstance(node, MapNode) or key is None:
+        return None
+    end = text_node(node.get("until"))
+    until = own_ref(end, owner, indexed, diagnostics) if end is not None else None
+    if until is None or text(node.get("gc")) != "frozen":
+        return None
+    return Policy("frozen", until, key.span)
