@@ -63,7 +63,8 @@ class CallWriter:
     def options(self, kind: SiteKind, source: Source, point: Point) -> list[str]:
         """The keyword arguments of a site's call."""
         site = self.bound.site
-        parts: list[str] = []
+        number = self.bound.numbers.get(kind)
+        parts = [] if number is None else [f"when={number}"]
         if site.index is not None:
             parts.append(f"index=lambda: {self._expression(site.index, site.span, source, point)}")
         if site.value is not None and kind == "publish":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -23,17 +23,23 @@ from cfac.compiler.model import (
     Spec,
     Test,
 )
+from cfac.compiler.plan import calls_of, depends
 
 KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", *PROCESS_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A site that applies to this version, with its transition and place in the spec."""
+    """A site that applies to this version, with its transition and place in the spec.
+
+    ``numbers`` are its places in the plan's lists of conditions, by the kind of call,
+    where parameters or the platform say at run time whether it applies.
+    """
 
     binding: Binding
     site: Site
     order: int
+    numbers: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def transition(self) -> str:
@@ -50,6 +56,7 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
     found: list[Bound] = []
     counter = itertools.count()
     for binding in (*spec.bindings, *_process_sites(spec)):
+        of_binding: list[Site] = []
         for kind in KINDS:
             sites = binding.of(kind)
             here = [site for site in sites if _version_holds(site.when, version, diagnostics)]
@@ -71,8 +78,16 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
                         help="give each a 'when' so that exactly one applies; for several "
                         "places in one function use 'expect'",
                     )
-            found += [Bound(binding, site, next(counter)) for site in here]
+            of_binding += here
+        calls = calls_of(of_binding)
+        found += [Bound(binding, s, next(counter), _numbers(s, calls)) for s in of_binding]
     return found
+
+
+def _numbers(site: Site, calls: Mapping[str, list[Site]]) -> dict[str, int]:
+    if not depends(site):
+        return {}
+    return {kind: sites.index(site) for kind, sites in calls.items() if site in sites}
 
 
 def _owner(binding: Binding, kind: SiteKind) -> str:

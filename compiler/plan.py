@@ -10,12 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from cfac.compiler.merge import merged
-from cfac.compiler.model import Binding, Component, Condition, Process, Ref, Spec, State, Test
+from cfac.compiler.model import (
+    Binding,
+    Component,
+    Condition,
+    Process,
+    Ref,
+    Site,
+    Spec,
+    State,
+    Test,
+)
 from cfac.compiler.schedule_checks import birth_prefix
 
 PLAN_VERSION = 1
@@ -76,6 +86,44 @@ def _condition(condition: Condition | None, version: VersionTest) -> list[list[A
         for test in condition.tests
         if test.subject != "version"
     ]
+
+
+def calls_of(sites: Iterable[Site]) -> dict[str, list[Site]]:
+    """Kind of call -> a binding's sites that make one, in the order of their numbers.
+
+    A wait is followed by a begin, and ``around`` puts one before its publish.  The end
+    of a process is no call, but the owner decides in the same way whether it counts.
+    """
+    found = [site for site in sites if site.at != "process_exit"]
+    of = {kind: [s for s in found if s.kind == kind] for kind in ("publish", "wait", "begin")}
+    around = [site for site in of["publish"] if site.at == "around"]
+    of["begin"] = [*of["begin"], *of["wait"], *around]
+    of["exit"] = [site for site in sites if site.at == "process_exit"]
+    return of
+
+
+def depends(site: Site) -> bool:
+    """Whether it is only known at run time if a site applies."""
+    return any(test.subject != "version" for test in (site.when.tests if site.when else ()))
+
+
+def _sites(binding: Binding, version: VersionTest) -> dict[str, list[Any]]:
+    """``component.State:kind`` -> a condition for each site, where there are any."""
+    here = [
+        site
+        for site in binding.sites
+        if all(
+            version(test)
+            for test in (site.when.tests if site.when else ())
+            if test.subject == "version"
+        )
+    ]
+    name = f"{binding.ref.component}.{binding.ref.state}"
+    return {
+        f"{name}:{kind}": [_condition(site.when, version) or [] for site in sites]
+        for kind, sites in calls_of(here).items()
+        if any(depends(site) for site in sites)
+    }
 
 
 def _process(process: Process) -> dict[str, Any]:
@@ -157,6 +205,11 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
             for component in spec.components.values()
             for births in [birth_prefix(spec, component)]
             for state in component.states[1:]
+        },
+        "sites": {
+            name: conditions
+            for binding in spec.bindings
+            for name, conditions in _sites(binding, version).items()
         },
         "groups": {
             group.name: {"each": group.per_replica, "of": [_ref(ref) for ref in group.members]}

@@ -75,6 +75,8 @@ class Hooks:
         self._awaits_birth = False
         self._collector = Collector()
         self._forked_early: dict[str, Any] = {}
+        #: the component that this process is forked early for
+        self._early: str | None = None
         os.register_at_fork(after_in_child=self._forked)
 
     # -- the four calls -----------------------------------------------------------
@@ -101,6 +103,7 @@ class Hooks:
             if not self._stock:
                 self._apply_policy(place)
                 self.delays.after(place.label, place.state)
+                self._publish_birth(place)
                 self._fork_at(name)
 
     def begin(self, name: str, index: _Lazy = None) -> None:
@@ -169,19 +172,21 @@ class Hooks:
 
     def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
         """The callee that makes ``component``'s process; a child forked early is adopted."""
-        if self._scheduled:
-            from cfac.runtime.fork import adopting
+        child = self._forked_early.pop(component, None) if self._scheduled else None
+        if child is None:
+            return callee
+        from cfac.runtime.fork import adopting
 
-            return adopting(self._forked_early.pop(component, None), callee)
-        return callee
+        return adopting(child, callee, functools.partial(self._fall_back, component))
 
     def context(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
         """The callee that returns the multiprocessing context of ``component``'s processes."""
-        if self._scheduled:
-            from cfac.runtime.fork import forking
+        if not self._scheduled:
+            return callee
+        from cfac.runtime.fork import forking
 
-            return forking(component, callee, self._collector.freeze)
-        return callee
+        fall_back = functools.partial(self._fall_back, component)
+        return forking(callee, self._collector.freeze, fall_back)
 
     @property
     def _scheduled(self) -> bool:
@@ -222,17 +227,26 @@ class Hooks:
             process = entry["process"] or {}
             if not process.get("start") or process["strategy"] != {"fork": name.split(".")}:
                 continue
-            reason = self._unsupported_by_guess()
-            if reason is not None:
-                self._say(f"{component} is started by the engine itself: {reason}")
-                continue
-            from cfac.runtime.fork import fork_early
+            from cfac.runtime.fork import Forked, objection
 
+            reason = self._unsupported_by_guess() or objection()
+            if reason is not None:
+                self._fall_back(component, reason)
+                continue
             self._collector.freeze()
-            birth = functools.partial(self._prepare_child, component)
-            child = fork_early(component, process["name"], birth)
-            if child is not None:
+            self._early = component  # inherited by the child, which tells it what it is
+            try:
+                birth = functools.partial(self._prepare_child, component)
+                child = Forked.born(process["name"], birth, self._adopted_child)
                 self._forked_early[component] = child
+            finally:
+                self._early = None
+
+    def _fall_back(self, component: str, reason: str) -> None:
+        """The component is started by the engine itself after all: one log line."""
+        self._say(f"{component} is started by the engine itself: {reason}")
+        if self._session is not None:
+            self._session.record("fallback", c=component, reason=reason)
 
     def _unsupported_by_guess(self) -> str | None:
         """Whether the command line already shows a configuration that is not described."""
@@ -242,10 +256,32 @@ class Hooks:
 
     def _prepare_child(self, component: str) -> None:
         """In a child forked early: the states up to the first that is bound in the engine."""
+        if self._session is not None:
+            self._session.post({"op": "early", "value": True})
+        for state in self._birth_states(component):
+            self.publish(f"{component}.{state}")
+
+    def _adopted_child(self) -> None:
+        """In a child forked early: the engine has said what it is to run."""
+        if self._session is not None:
+            self._session.post({"op": "early", "value": False})
+
+    def _birth_states(self, component: str) -> list[str]:
+        births = []
         for state in self.plan.states(component)[1:]:
             if not self.plan.transition(component, state).get("birth"):
-                return
-            self.publish(f"{component}.{state}")
+                break
+            births.append(state)
+        return births
+
+    def _publish_birth(self, place: Place) -> None:
+        """A process that the engine started itself has its birth states too, without the work."""
+        if place.state != self.plan.states(place.component)[0] or self._early == place.component:
+            return
+        for state in self._birth_states(place.component):
+            birth = Place(place.session, f"{place.component}.{state}", place.index)
+            place.session.post({"op": "set", "c": birth.label, "s": state})
+            birth.record("publish")
 
     # -- runs -------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Member:
     root: bool
     components: set[str] = field(default_factory=set)
     left: bool = False
+    early: bool = False
 
 
 class Family:
@@ -73,6 +74,11 @@ class Family:
             processes.send_signal(member.pidfd, self._signalled)
         elif self.root_ended or self.owner.table.failure is not None:
             self.end(engine_first=False)
+
+    def mark_early(self, pid: int, early: bool) -> None:
+        """A child was forked before the engine asked for it; until it does, it may be given up."""
+        if pid in self.members:
+            self.members[pid].early = early
 
     def host(self, pid: int, component: str) -> None:
         """A member published a state of a component."""
@@ -135,6 +141,8 @@ class Family:
         if member.root:
             self._root_ended(member, how, killed=processes.was_killed(status))
             return
+        if member.early:
+            return  # given up before it was adopted: the engine starts its own
         cause = f"its process {member.pid} {how}"
         for component in sorted(member.components):
             stopped = split_label(component)[0] in self.stopping

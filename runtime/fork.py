@@ -13,7 +13,6 @@ run time falls back to the engine's own start, with one log line.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -21,9 +20,8 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any
-
-log = logging.getLogger("cfac")
 
 
 def objection() -> str | None:
@@ -54,49 +52,52 @@ class Forked(ForkProcess):
     cannot be sent, the child ends and the object becomes the engine's own process.
     """
 
-    _adopted: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+    _environment: dict[str, str]
+    _orders: Any
+    _adopted: Callable[[], Any]
+    _options: dict[str, Any]
+    _fall_back: Callable[[str], None]
 
     @classmethod
-    def born(cls, name: str, before: Callable[[], None]) -> Forked:
-        """Fork a child called ``name`` that runs ``before`` and then waits to be told."""
+    def born(cls, name: str, before: Callable[[], None], adopted: Callable[[], None]) -> Forked:
+        """Fork a child called ``name``: it does ``before``, waits, and is told what to run.
+
+        ``adopted`` is called in the child between being told and running it.
+        """
         here, there = get_context("fork").Pipe()
-        child = cls(target=_await_orders, args=(there, here, before), name=name)
+        child = cls(target=_await_orders, args=(there, here, before, adopted), name=name)
         child._environment = dict(os.environ)
         ForkProcess.start(child)
         there.close()
         child._orders = here
+        # Before multiprocessing's exit handler joins the child, which waits for this end.
+        Finalize(None, here.close, exitpriority=100)
         return child
 
-    _environment: dict[str, str]
-    _orders: Any
-
     def adopt(
-        self, callee: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+        self, own: Callable[[], Any], options: dict[str, Any], fall_back: Callable[[str], None]
     ) -> Forked:
-        """Stand for the process that ``callee(*arguments, **options)`` would have been."""
-        self._adopted = (callee, arguments, options)
+        """Stand for the process that ``own()`` would make, whose options are ``options``."""
+        self._adopted, self._options, self._fall_back = own, options, fall_back
         return self
 
     def start(self) -> None:
         """Send the child what to run; or fall back to the engine's own process."""
-        if self._adopted is None:
-            raise AssertionError("a forked child is started by the process that adopts it")
-        callee, arguments, options = self._adopted
         try:
             if not self.is_alive():
-                raise ChildProcessError(f"it ended with exit code {self.exitcode}")
+                raise ChildProcessError(f"the child ended with exit code {self.exitcode}")
             orders = {
-                "target": options["target"],
-                "args": options.get("args", ()),
-                "kwargs": options.get("kwargs", {}),
+                "target": self._options["target"],
+                "args": self._options.get("args", ()),
+                "kwargs": self._options.get("kwargs", {}),
                 "environment": self._changed_environment(),
                 "directory": os.getcwd(),
             }
             self._orders.send_bytes(ForkingPickler.dumps(orders))
         except Exception as error:
-            log.warning("%s is started by the engine itself: %r", self.name, error)
+            self._fall_back(f"{type(error).__name__}: {error}")
             self.discard()
-            own = callee(*arguments, **options)
+            own = self._adopted()
             own.start()
             self.__class__ = own.__class__  # from here on it *is* the engine's process
             self.__dict__ = own.__dict__
@@ -104,7 +105,7 @@ class Forked(ForkProcess):
         self._orders.close()
 
     def discard(self) -> None:
-        """End the child, which was not needed."""
+        """End the child, which is not needed."""
         with contextlib.suppress(OSError):
             self._orders.close()
         if self.is_alive():
@@ -121,7 +122,9 @@ class Forked(ForkProcess):
         return changed
 
 
-def _await_orders(there: Any, here: Any, before: Callable[[], None]) -> None:
+def _await_orders(
+    there: Any, here: Any, before: Callable[[], None], adopted: Callable[[], None]
+) -> None:
     """The forked child: do what can be done now, then what the parent sends."""
     here.close()
     before()
@@ -138,38 +141,35 @@ def _await_orders(there: Any, here: Any, before: Callable[[], None]) -> None:
             os.environ[key] = value
     with contextlib.suppress(OSError):
         os.chdir(orders["directory"])
+    adopted()
     orders["target"](*orders["args"], **orders["kwargs"])
 
 
-def fork_early(component: str, name: str, before: Callable[[], None]) -> Forked | None:
-    """Fork ``component``'s process now; None, with a log line, if something speaks against it."""
-    reason = objection()
-    if reason is not None:
-        log.warning("%s is started by the engine itself: %s", component, reason)
-        return None
-    return Forked.born(name, before)
+def adopting(
+    child: Forked, callee: Callable[..., Any], fall_back: Callable[[str], None]
+) -> Callable[..., Any]:
+    """The callee that makes a component's process, so that it adopts ``child``.
 
-
-def adopting(child: Forked | None, callee: Callable[..., Any]) -> Callable[..., Any]:
-    """The callee that makes a component's process: adopts the child if there is one."""
-    if child is None:
-        return callee
+    ``fall_back`` is told the reason when the engine's own process is used after all.
+    """
 
     def make(*arguments: Any, **options: Any) -> Any:
-        if arguments or "target" not in options:  # not the constructor we know
+        if arguments or "target" not in options:
+            fall_back("its process is not made from keywords")
             child.discard()
             return callee(*arguments, **options)
-        return child.adopt(callee, arguments, options)
+        return child.adopt(lambda: callee(**options), options, fall_back)
 
     return make
 
 
 def forking(
-    component: str, callee: Callable[..., Any], before: Callable[[], None]
+    callee: Callable[..., Any], before: Callable[[], None], fall_back: Callable[[str], None]
 ) -> Callable[..., Any]:
     """The callee that returns a multiprocessing context: a forking one if it may be.
 
-    ``before`` is called before such a context is given out.
+    ``before`` is called before such a context is given out, ``fall_back`` with the
+    reason when it is not.
     """
 
     def choose(*arguments: Any, **options: Any) -> Any:
@@ -178,7 +178,7 @@ def forking(
             return own
         reason = objection()
         if reason is not None:
-            log.warning("%s is started by the engine itself: %s", component, reason)
+            fall_back(reason)
             return own
         before()
         return get_context("fork")

@@ -135,6 +135,8 @@ class Owner:
 
     def read(self, connection: Connection) -> None:
         """Take what a connection has sent; drops it at its end or on nonsense."""
+        if connection not in self.connections:
+            return  # closed by an event of the same round
         try:
             while data := connection.sock.recv(65536):
                 for message in connection.decoder.feed(data):
@@ -237,6 +239,9 @@ class Owner:
         self.trace.write("note", text=f"the engine ends {message['c']}")
         self.family.stop(str(message["c"]))
 
+    def _on_early(self, connection: Connection, message: dict[str, Any]) -> None:
+        self.family.mark_early(connection.pid, bool(message["value"]))
+
     def _on_leave(self, connection: Connection, _: dict[str, Any]) -> None:
         self.family.leave(connection.pid)
 
@@ -297,7 +302,7 @@ class Owner:
         if self.plan is None or name not in self.plan.components:
             return False
         following = self.plan.following(name, self.table.current.get(component))
-        if following is None or not self.plan.transition(name, following).get("exit"):
+        if following is None or not self.plan.at_exit(name, following):
             return False
         self.trace.write("publish", c=name, i=index, s=following)
         self.table.set_state(component, following)
@@ -318,7 +323,7 @@ class Owner:
         for component, index in self.plan.instances():
             last = self.plan.states(component)[-1]
             key: Key = (label(component, index), last)
-            exits = self.plan.transition(component, last).get("exit")
+            exits = self.plan.at_exit(component, last)
             if key not in self.table.values and not exits:
                 return
         self.final = True

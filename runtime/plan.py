@@ -75,6 +75,27 @@ class Plan:
         """Evaluate a ``when``: all of its tests."""
         return all(self._test(*test) for test in condition or ())
 
+    def applies(self, name: str, kind: str, number: int | None) -> bool:
+        """Whether a site applies in this start; a parameter that is not known speaks for it."""
+        lists = self.data.get("sites", {}).get(f"{name}:{kind}")
+        if number is None or lists is None:
+            return True
+        for test in lists[number]:
+            try:
+                if not self._test(*test):
+                    return False
+            except ParamsUnknown:
+                continue
+        return True
+
+    def at_exit(self, component: str, state: str) -> bool:
+        """Whether a component's state is its process's end."""
+        name = f"{component}.{state}"
+        numbers = range(len(self.data.get("sites", {}).get(f"{name}:exit", ())))
+        return bool(self.transition(component, state).get("exit")) and (
+            not numbers or any(self.applies(name, "exit", number) for number in numbers)
+        )
+
     def _test(self, subject: str, op: str, expected: Any) -> bool:
         kind, _, name = subject.partition(":")
         if kind == "platform":

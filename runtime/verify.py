@@ -52,12 +52,15 @@ def _states(history: History, plan: Plan) -> list[Finding]:
     """Every declared state of every component once, in the component's own order."""
     findings = []
     expected = set()
+    fallen_back = {event["c"] for event in history.of("fallback")}
     for component, index in plan.instances():
         who = label(component, index)
         last: tuple[int, str] | None = None
         for state in plan.states(component):
             expected.add((who, state))
             times = history.publishes.get((who, state), [])
+            if component in fallen_back:
+                times = times[-1:]  # before it, the child that was given up
             if not times and plan.transition(component, state).get("exit"):
                 continue  # its process lives
             if len(times) != 1:
