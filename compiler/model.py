@@ -201,12 +201,17 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a parameter's value comes from at run time: argv, or an expression at a state."""
+    """Where a parameter's value comes from at run time.
+
+    ``argv``: an option on the command line; ``value``: an expression at a state;
+    ``program``: whether the process was started as that program with those first words.
+    """
 
     span: Span
     argv: tuple[str, ...] = ()
     value: str | None = None
     at: Ref | None = None
+    program: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

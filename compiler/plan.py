@@ -193,6 +193,7 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
                 "type": param.type,
                 "default": param.default,
                 "argv": [option for source in param.sources for option in source.argv],
+                "programs": [list(s.program) for s in param.sources if s.program],
                 "at": sorted({str(source.at) for source in param.sources if source.at}),
             }
             for param in spec.params.values()

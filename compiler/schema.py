@@ -104,6 +104,11 @@ class SourceModel(Strict):
     argv: list[str] = Field(default=ABSENT, description="Names of the command-line option.")
     value: str = Field(default=ABSENT, description="A Python expression, evaluated at 'at'.")
     at: RefText = Field(default=ABSENT, description="The transition at which 'value' is known.")
+    program: list[str] = Field(
+        default=ABSENT,
+        min_length=1,
+        description="A program's name and its first arguments: was this process started so?",
+    )
 
 
 class ParamModel(Strict):

@@ -20,7 +20,7 @@ GROUPS = {
     "CF2": "names and references",
     "CF3": "the graph, the chain, merges",
     "CF4": "the engine and the patch",
-    "CF5": "hazards (not built yet)",
+    "CF5": "hazards",
     "CF6": "layouts",
 }
 

@@ -82,11 +82,21 @@ class Hooks:
     # -- the four calls -----------------------------------------------------------
 
     def publish(
-        self, name: str, index: _Lazy = None, value: _Lazy = None, params: _Lazy = None
+        self,
+        name: str,
+        index: _Lazy = None,
+        value: _Lazy = None,
+        params: _Lazy = None,
+        when: int | None = None,
     ) -> None:
-        """The transition ``name`` (``component.State``) has finished."""
+        """The transition ``name`` (``component.State``) has finished.
+
+        ``when`` is the number of the site's condition in the plan, if it has one.
+        """
         stamp = time.monotonic_ns()
         with self._quietly(name):
+            if not self._applies(name, "publish", when):
+                return
             self._begin_run_at(name)
             place = self._place(name, index)
             if place is None:
@@ -106,14 +116,16 @@ class Hooks:
                 self._publish_birth(place)
                 self._fork_at(name)
 
-    def begin(self, name: str, index: _Lazy = None) -> None:
+    def begin(self, name: str, index: _Lazy = None, when: int | None = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
         with self._quietly(name):
+            if not self._applies(name, "begin", when):
+                return
             place = self._place(name, index)
             if place is not None:
                 place.record("begin")
 
-    def wait(self, name: str, index: _Lazy = None) -> Any:
+    def wait(self, name: str, index: _Lazy = None, when: int | None = None) -> Any:
         """Wait until ``name`` may begin; returns the awaited value if there is just one.
 
         Raises ComponentFailed, WaitTimeout or OwnerLost: the order is enforced.
@@ -122,7 +134,7 @@ class Hooks:
             return None
         place = None
         with self._quietly(name):
-            place = self._place(name, index)
+            place = self._place(name, index) if self._applies(name, "wait", when) else None
         if place is None:
             return None
         place.record("wait")
@@ -151,6 +163,7 @@ class Hooks:
         index: _Lazy = None,
         value: _Lazy = None,
         params: _Lazy = None,
+        when: int | None = None,
     ) -> Callable[..., _T]:
         """A callee that is the transition itself: publishes when the call returns."""
 
@@ -158,12 +171,12 @@ class Hooks:
             result = callee(*arguments, **keywords)
             if hasattr(result, "__await__"):
                 return finish(result)
-            self.publish(name, index, value, params)
+            self.publish(name, index, value, params, when)
             return result
 
         async def finish(awaitable: Any) -> Any:
             result = await awaitable
-            self.publish(name, index, value, params)
+            self.publish(name, index, value, params, when)
             return result
 
         return call
@@ -285,10 +298,24 @@ class Hooks:
 
     # -- runs -------------------------------------------------------------------
 
+    def _begins_run(self, name: str) -> bool:
+        component, _, state = name.partition(".")
+        return component in self._roots and state == self.plan.states(component)[0]
+
+    def _applies(self, name: str, kind: str, number: int | None) -> bool:
+        """Whether a site's condition holds, by what is known of this start's parameters."""
+        if number is None:
+            return True
+        if self._begins_run(name):  # nothing is known of the start that would begin here
+            return Plan.of(self.plan.data).applies(name, kind, number)
+        run = None if self.plan.settled else Run.from_environment()
+        if run is not None:
+            self.plan.params = {**run.params(), **self.plan.params}
+        return self.plan.applies(name, kind, number)
+
     def _begin_run_at(self, name: str) -> None:
         """The root's first state begins a run: an engine start, even a second one here."""
-        component, _, state = name.partition(".")
-        if component not in self._roots or state != self.plan.states(component)[0]:
+        if not self._begins_run(name):
             return
         if self._session is not None:
             self._session.close()
@@ -371,6 +398,7 @@ class Hooks:
             except Exception as error:
                 self._say(f"parameters at {name} could not be read, early guesses stay: {error!r}")
         session.record("params", values=self.plan.params)
+        session.run.tell_params(self.plan.params)
         session.post({"op": "params", "values": self.plan.params})
         reason = self.plan.unsupported()
         if reason is not None:

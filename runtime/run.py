@@ -14,7 +14,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,22 @@ class Run:
     def environment(self) -> str:
         """The value of ``CFAC_RUN`` for children."""
         return f"{self.id}:{self.token}:{self.folder}"
+
+    def tell_params(self, values: Mapping[str, Any]) -> None:
+        """Let the run's other processes know the parameters' values, as far as they are known."""
+        path = os.path.join(self.folder, "params.json")
+        with contextlib.suppress(OSError):  # then all sites count that need one
+            _write_json(f"{path}.{os.getpid()}", dict(values))
+            os.replace(f"{path}.{os.getpid()}", path)
+
+    def params(self) -> dict[str, Any]:
+        """What has been told of the parameters."""
+        try:
+            with open(os.path.join(self.folder, "params.json"), encoding="utf-8") as file:
+                values: dict[str, Any] = json.load(file)
+                return values
+        except (OSError, ValueError):
+            return {}
 
     @classmethod
     def from_environment(cls) -> Run | None:

@@ -90,4 +90,5 @@ def test_lines_are_only_added(name: str) -> None:
                 "no-final-newline",
                 "one-line-and-semicolons",
                 "params",
+                "site-when",
             }

@@ -327,6 +327,7 @@ def test_exact_on_literal_counts(model: Spec) -> None:
 @settings(max_examples=300, deadline=None)
 def test_the_advice_cures(model: Spec) -> None:
     """Each `after` that a message advises removes that hazard and makes no cycle."""
+    assume(Oracle(model, {}, set()).acyclic)
     for told in (d for d in check(model).diagnostics if d.code.startswith("CF50")):
         for refs, owner, state in re.findall(
             r"add `after: \[?([^`\]]+)\]?` to (\w+)\.(\w+)", told.help or ""
@@ -442,6 +443,74 @@ def test_what_a_child_inherits() -> None:
     assert codes(effects(model, {**acts, "b.W": ["writes env:K"]})) == ["CF501"] * 2
     late = change(model, ("a", "A"), after=after("c.R"))
     assert codes(effects(late, acts)) == ["CF501", "CF504"]
+
+
+def fork_edge(model: Spec, child: str, at: str, *, early: bool = True) -> Spec:
+    owner = model.components[child]
+    assert owner.process is not None
+    context = () if early else (Site(span(), "context", "replace_callee"),)
+    process = dataclasses.replace(
+        owner.process, strategy=Strategy("fork", ref(at)), context=context
+    )
+    parts = {**model.components, child: dataclasses.replace(owner, process=process)}
+    return dataclasses.replace(model, components=parts)
+
+
+def test_fork_edges() -> None:
+    parts = [
+        component("p", {"S": [], "A": [], "B": [], "C": []}),
+        component("q", {"S": [], "Q": ["p.A"]}),
+        component("c", {"S": [], "Born'": [], "Stock": []}),
+    ]
+    model = fork_edge(processes(spec(*parts), c="p"), "c", "p.A")
+    late = fork_edge(model, "c", "p.A", early=False)
+    threads = ["starts_threads"]
+    assert codes(effects(model, {"p.B": threads})) == []  # p goes on when the fork is over
+    assert codes(effects(late, {"p.B": threads})) == ["CF502"]
+    assert codes(effects(model, {"p.A": threads})) == ["CF502"]
+    assert codes(effects(model, {"p.A": ["starts_threads until p.A"]})) == []
+    assert codes(effects(model, {"p.A": ["starts_threads until p.B"]})) == ["CF502"]
+    # Others go on when the state is published, which is before the fork.
+    assert codes(effects(model, {"q.Q": threads})) == ["CF502"]
+    for good in (model, late):
+        cured = change(good, ("q", "Q"), after=after("c.Born"))
+        assert codes(effects(cured, {"q.Q": threads})) == []
+    merged = dataclasses.replace(
+        model, merges=spec(merges={"g": ["p.A", "p.B"]}).merges
+    )  # fmt: skip
+    assert codes(effects(merged, {"p.B": threads})) == ["CF502"]
+    start = fork_edge(model, "c", "p.S")
+    assert codes(effects(start, {"p.A": threads})) == []
+    assert codes(effects(start, {"q.Q": threads})) == []
+
+
+def test_environment_at_a_fork() -> None:
+    parts = [
+        component("p", {"S": [], "A": [], "B": []}),
+        component("c", {"S": [], "Born'": ["p.B"], "Stock": []}),
+    ]
+    model = fork_edge(processes(spec(*parts), c="p"), "c", "p.A")
+    late = fork_edge(model, "c", "p.A", early=False)
+    write = {"p.B": ["writes env:K"]}
+    assert codes(effects(model, {**write, "c.Born": ["reads env:K"]})) == ["CF501"]
+    assert codes(effects(late, {**write, "c.Born": ["reads env:K"]})) == []
+    # What changed after the fork is sent with the engine's orders.
+    assert codes(effects(model, {**write, "c.Stock": ["reads env:K"]})) == []
+    assert codes(effects(model, {"p.A": ["writes env:K"], "c.Born": ["reads env:K"]})) == []
+    # What was read before the fork stays read.
+    late_write = {"c.Born": ["writes env:K"]}
+    assert codes(effects(model, {**late_write, "p.A": ["reads env:K"]})) == ["CF504"]
+    assert codes(effects(model, {**late_write, "p.B": ["reads env:K"]})) == []
+
+
+def test_the_end_in_a_neighbour() -> None:
+    part = component("x", {"S": [], "A": [], "B": [], "C": []}, "n")
+    acts = {"x.A": ["starts_threads until x[i-1].B"], "x.C": ["forks"]}
+    assert codes(effects(processes(spec(part), x=""), acts)) == ["CF502"]
+
+
+def test_no_replicas_have_no_effects() -> None:
+    assert codes(row(count=0)) == []
 
 
 def test_initial_states_have_no_effects() -> None:

@@ -1,0 +1,3 @@
+"""A tiny engine."""
+
+__version__ = "1.2.0"
