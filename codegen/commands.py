@@ -111,7 +111,8 @@ def compile_(
     """Generate the patch, plan, lock and report of SPEC.
 
     Inside a fork no argument is needed: SPEC is the one startup graph in the current
-    folder, and the engine is the enclosing checkout, else the installed package.
+    folder that no other one there includes, and the engine is the enclosing checkout,
+    else the installed package.
     """
     from cfac.codegen.compile import compile_engine
     from cfac.codegen.engine import find_engine
@@ -244,13 +245,18 @@ def _load(path: str) -> tuple[Spec | None, Diagnostics, list[str]]:
 
 
 def _find_spec() -> str:
-    """The one startup graph in the current folder."""
+    """The one startup graph in the current folder that no other one there includes."""
+    from cfac.compiler.load import included
+
     here = Path()
     found = [
         str(path)
         for path in sorted([*here.glob("*.yaml"), *here.glob("*.yml")])
         if "kind: StartupGraph" in path.read_text("utf-8", errors="replace")
     ]
+    if len(found) > 1:
+        bases = set().union(*(included(path) for path in found))
+        found = [path for path in found if Path(path).resolve() not in bases] or found
     if len(found) != 1:
         names = f": {', '.join(found)}" if found else ""
         count = "several startup graphs" if found else "no startup graph"

@@ -74,11 +74,11 @@ def renew(
     new = {entry.place: entry.fingerprint for entry in touched}
     changed = [e for e in touched if known.get(e.place, e.fingerprint) != e.fingerprint]
     if changed and not accept and old is not None:
+        versions = "" if was == version else f" ({package} {was or 'unknown'} -> {version})"
         for entry in {e.place: e for e in changed}.values():
             diagnostics.warning(
                 "CF413",
-                f"{entry.place} changed since its anchor was reviewed "
-                f"({package} {was or 'unknown'} -> {version}): fingerprint "
+                f"{entry.place} changed since its anchor was reviewed{versions}: fingerprint "
                 f"{known[entry.place][:16]} -> {entry.fingerprint[:16]}",
                 entry.span,
                 help="look at the function, then renew the lock with --accept",

@@ -8,6 +8,7 @@ say: reference syntax, durations, and keys that exclude each other.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 from cfac.compiler.bindings import build_bindings, check_expression
@@ -205,6 +206,7 @@ class _Builder:
                 message = f"params.{key.text}: missing key {word!r}"
                 self.diagnostics.error("CF108", message, key.span)
         kind = text(body.get("type"))
+        self.programs(key, kind, items(body.get("from")))
         return Param(
             name=key.text,
             type="int" if kind == "int" else "bool" if kind == "bool" else "str",
@@ -215,13 +217,40 @@ class _Builder:
             span=key.span,
         )
 
+    def programs(self, key: ScalarNode, kind: str | None, sources: Iterable[Node]) -> None:
+        """``program`` says yes or no, at once: for a bool, and no other source comes to speak."""
+        maps = [source for source in sources if isinstance(source, MapNode)]
+        found = [word for source in maps if (word := source.key("program")) is not None]
+        if found and kind not in ("bool", None):
+            message = f"'program' is true or false, and {key.text!r} is of type {kind}"
+            self.diagnostics.error("CF109", message, found[0].span)
+        if found and len(found) < len(maps):
+            other = next(source for source in maps if source.key("program") is None)
+            message = "'program' is always known: beside it no other source is asked"
+            hint = "declare another parameter for it"
+            self.diagnostics.error("CF109", message, other.span, help=hint)
+
+    def program(self, node: Node | None) -> tuple[str, ...]:
+        """A program's name and its first arguments."""
+        words = texts(node)
+        if words and (not words[0].text or "/" in words[0].text):
+            message = f"{words[0].text!r} is not a program's name"
+            hint = "write its base name, as in [vllm, serve]"
+            self.diagnostics.error("CF109", message, words[0].span, help=hint)
+        return tuple(word.text for word in words)
+
     def source(self, node: MapNode) -> Source:
         """One run-time source of a parameter."""
         argv, value, at = node.key("argv"), node.key("value"), node.key("at")
-        span = (argv or value or at or node).span
-        if (argv is None) == (value is None):
-            message = "a source has either 'argv', or 'value' with 'at'"
-            self.diagnostics.error("CF109", message, (value if argv and value else node).span)
+        program = node.key("program")
+        span = (argv or value or at or program or node).span
+        kinds = [word for word in (argv, value, program) if word is not None]
+        if len(kinds) != 1:
+            message = "a source has one of 'argv', 'program', and 'value' with 'at'"
+            self.diagnostics.error("CF109", message, (kinds[1] if kinds else node).span)
+        elif program is not None and at is not None:
+            message = "'at' belongs to 'value'; how the process was started is known at once"
+            self.diagnostics.error("CF109", message, at.span)
         elif argv is not None and at is not None:
             message = "'at' belongs to 'value'; the command line is there from the start"
             self.diagnostics.error("CF109", message, at.span)
@@ -239,6 +268,7 @@ class _Builder:
             argv=tuple(option.text for option in texts(node.get("argv"))),
             value=check_expression(expression, self.diagnostics) if expression else None,
             at=self.ref(node.get("at")),
+            program=self.program(node.get("program")),
         )
 
     def chain(self, node: Node | None) -> tuple[tuple[Ref, ...], ...]:

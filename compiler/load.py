@@ -71,6 +71,13 @@ def _includes(node: Node | None) -> list[ScalarNode]:
     return [n for n in node.items if isinstance(n, ScalarNode) and isinstance(n.value, str)]
 
 
+def included(path: str | Path) -> set[Path]:
+    """The files that a spec includes, also by way of others, resolved; without itself."""
+    loader = _Loader(Diagnostics())
+    loader.tree(str(path), None)
+    return loader.done - {Path(path).resolve()}
+
+
 def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
     """Load a spec with all it includes; names are resolved.
 

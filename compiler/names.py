@@ -19,6 +19,7 @@ from cfac.compiler.model import (
     Param,
     Ref,
     Scalar,
+    Source,
     Spec,
     State,
     Test,
@@ -341,8 +342,24 @@ class Resolver:
                 node.span,
                 notes=[Note(f"{param.name!r} is declared here", param.span)],
             )
+        self.sources(param.sources)
         sources = tuple(s for s in param.sources if s.at is None or self.plain(s.at, "at"))
         return replace(param, sources=sources)
+
+    def sources(self, sources: tuple[Source, ...]) -> None:
+        """Sources stand in the order in which they come to be known."""
+        value = next((source for source in sources if source.value is not None), None)
+        if value is None:
+            return
+        later = next((s for s in sources[sources.index(value) :] if s.argv), None)
+        if later is not None:
+            self.diagnostics.warning(
+                "CF226",
+                "this 'value' stands before 'argv', but it is known after it, and replaces it",
+                value.span,
+                notes=[Note("known from the start", later.span)],
+                help="write 'argv' first",
+            )
 
     def test(self, test: Test) -> None:
         """A condition tests a parameter that exists with a value of its type."""

@@ -105,9 +105,7 @@ class Hooks:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
             message = {"op": "set", "c": place.label, "s": place.state}
-            if value is not None:
-                message["v"] = value()
-            place.session.post(message)
+            self._post_with_value(place.session, name, message, value)
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
             if not self._stock:
@@ -115,6 +113,18 @@ class Hooks:
                 self.delays.after(place.label, place.state)
                 self._publish_birth(place)
                 self._fork_at(name)
+
+    def _post_with_value(
+        self, session: Session, name: str, message: dict[str, Any], value: _Lazy
+    ) -> None:
+        """Publish; a value that cannot be had, or sent, does not keep the state back."""
+        if value is not None:
+            try:
+                session.post({**message, "v": value()})
+                return
+            except Exception as error:
+                self._say(f"{name} is published without its value: {error!r}")
+        session.post(message)
 
     def begin(self, name: str, index: _Lazy = None, when: int | None = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
@@ -169,7 +179,7 @@ class Hooks:
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             result = callee(*arguments, **keywords)
-            if hasattr(result, "__await__"):
+            if hasattr(type(result), "__await__"):  # of the type: a proxy has any attribute
                 return finish(result)
             self.publish(name, index, value, params, when)
             return result
@@ -328,6 +338,7 @@ class Hooks:
         self._session = Session(run)
         log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
         if self.plan.params:
+            self._session.record("params", values=self.plan.params)
             self._session.post({"op": "params", "values": self.plan.params})
 
     def _place(self, name: str, index: _Lazy) -> Place | None:

@@ -7,7 +7,9 @@ tiny process of its own and the channel may be pickled into child processes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cfac.runtime.client import Client
 from cfac.runtime.errors import ChannelError, ComponentFailed, OwnerLost, WaitTimeout
-from cfac.runtime.stall import StallClock, describe_stall
+from cfac.runtime.stall import LONGEST_PAUSE, StallClock, describe_stall
 from cfac.runtime.table import StateTable, Waiter
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Channel:
 
         ``value`` is small JSON or bytes on a process channel, anything on a thread's.
         """
+        _check_names(component, state)
         self._backend.set_state(component, state, value)
 
     def wait_state(
@@ -76,6 +79,8 @@ class Channel:
         who: str | None = None,
     ) -> list[Any]:
         """Block until all of ``needs`` are published; returns their values in order."""
+        for need in needs:
+            _check_names(*need)
         return self._backend.wait(needs, timeout, who or threading.current_thread().name)
 
     async def wait_state_async(
@@ -92,6 +97,8 @@ class Channel:
         who: str | None = None,
     ) -> list[Any]:
         """:meth:`wait_states` for coroutines."""
+        for need in needs:
+            _check_names(*need)
         return await self._backend.wait_async(needs, timeout, who or "a coroutine")
 
     def fail(self, component: str, error: BaseException | str) -> None:
@@ -126,12 +133,20 @@ class Channel:
         self._backend = _ProcessBackend(run)
 
 
+def _check_names(component: str, state: str) -> None:
+    if not (isinstance(component, str) and isinstance(state, str)):
+        raise TypeError(f"a component and a state are names, not {component!r} and {state!r}")
+
+
 class _ThreadBackend:
     """A daemon thread that takes events from a queue (paper, Figure 2)."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._closed = False
+        #: a wait must not be queued behind the end of the queue; a finalizer may come between
+        self._closing = threading.RLock()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="cfac-channel", daemon=True)
         self._thread.start()
 
@@ -140,7 +155,7 @@ class _ThreadBackend:
         while True:
             waiters = table.waiters()
             due = min((stalls.due(waiter) for waiter in waiters), default=None)
-            pause = None if due is None else max(0.0, due - time.monotonic())
+            pause = None if due is None else min(LONGEST_PAUSE, max(0.0, due - time.monotonic()))
             try:
                 event = self._events.get(timeout=pause)
             except queue.Empty:
@@ -153,9 +168,12 @@ class _ThreadBackend:
         table.abandon(OwnerLost("the channel was closed"))
 
     def _post(self, event: _Event) -> None:
-        if self._closed:
-            raise OwnerLost("the channel was closed")
-        self._events.put(event)
+        if self._pid != os.getpid():
+            raise ChannelError("a thread channel does not cross a fork: use 'process'")
+        with self._closing:
+            if self._closed:
+                raise OwnerLost("the channel was closed")
+            self._events.put(event)
 
     def set_state(self, component: str, state: str, value: Any) -> None:
         def publish(table: StateTable) -> None:
@@ -183,9 +201,13 @@ class _ThreadBackend:
 
         waiter = Waiter(who, tuple(needs), deliver)
         self._post(lambda table: table.wait(waiter))
-        if not woken.acquire(timeout=-1 if timeout is None else timeout):
-            self._post(lambda table: _time_out(table, waiter))
-            woken.acquire()
+        try:
+            if not woken.acquire(timeout=_lock_timeout(timeout)):
+                self._post(lambda table: _time_out(table, waiter))
+                woken.acquire()
+        except BaseException:  # KeyboardInterrupt: nobody waits here any more
+            self._forget(waiter)
+            raise
         return _result(*outcome[0])
 
     async def wait_async(
@@ -205,32 +227,49 @@ class _ThreadBackend:
                 future.set_exception(error)
 
         def deliver(values: list[Any] | None, error: ChannelError | None) -> None:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(resolve, values, error)
 
         waiter = Waiter(who, tuple(needs), deliver)
         self._post(lambda table: table.wait(waiter))
         timer = None
-        if timeout is not None:
-            timer = loop.call_later(timeout, self._post, lambda table: _time_out(table, waiter))
+        if timeout is not None and timeout < threading.TIMEOUT_MAX:
+            timer = loop.call_later(timeout, self._time_out_later, waiter)
         try:
             return await future
         except asyncio.CancelledError:
-            self._post(lambda table: table.forget(waiter))
+            self._forget(waiter)
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
+    def _forget(self, waiter: Waiter) -> None:
+        with contextlib.suppress(ChannelError):
+            self._post(lambda table: table.forget(waiter))
+
+    def _time_out_later(self, waiter: Waiter) -> None:
+        with contextlib.suppress(ChannelError):  # closed meanwhile: it has its OwnerLost
+            self._post(lambda table: _time_out(table, waiter))
+
     def post(self, message: dict[str, Any]) -> None:
         """Nothing to tell: the owner is a thread of this process."""
 
     def close(self) -> None:
-        if not self._closed:
+        with self._closing:
+            if self._closed or self._pid != os.getpid():
+                return
             self._closed = True
             self._events.put(None)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(timeout=5)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+
+
+def _lock_timeout(timeout: float | None) -> float:
+    """A time limit in the form that a lock takes."""
+    if timeout is None or not timeout < threading.TIMEOUT_MAX:
+        return -1
+    return max(0.0, timeout)
 
 
 def _stall_text(table: StateTable, waiter: Waiter) -> str:
@@ -282,8 +321,6 @@ class _ProcessBackend:
         return await self._client.ask_async(message, timeout) or []
 
     def close(self) -> None:
-        import contextlib
-
         with contextlib.suppress(OwnerLost):
             self.post({"op": "dissolve", "reason": "the channel was closed"})
         self._client.close()

@@ -23,6 +23,8 @@ from cfac.runtime.wire import Decoder, pack
 
 #: A publish never blocks the engine longer than this (seconds).
 SEND_TIMEOUT = 2.0
+#: A time limit longer than this (seconds) is left to the owner alone; poll(2) cannot hold it.
+_LONG = 10 * 86400.0
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -38,11 +40,20 @@ class Client:
         _clients.add(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._sending = False
         self._local = threading.local()
         self._sender: socket.socket | None = None
 
     def _connect(self) -> socket.socket:
+        """A new connection; where many come at once, it waits for its turn."""
+        deadline = time.monotonic() + SEND_TIMEOUT
+        while (connection := self._try_connect(deadline)) is None:
+            time.sleep(0.005)
+        return connection
+
+    def _try_connect(self, deadline: float) -> socket.socket | None:
+        """A new connection; None while the owner's backlog is full (connect(2): EAGAIN)."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(SEND_TIMEOUT)
@@ -52,6 +63,8 @@ class Client:
             connection.sendall(pack(hello))
         except OSError as error:
             connection.close()
+            if isinstance(error, BlockingIOError) and time.monotonic() < deadline:
+                return None
             raise OwnerLost(f"the channel's owner cannot be reached: {error}") from error
         return connection
 
@@ -59,13 +72,35 @@ class Client:
         """Send a message that has no answer."""
         frame = pack(message)
         with self._lock:
+            if self._sending:  # a signal handler or a finalizer, in the midst of a post
+                self._post_aside(frame)
+                return
+            self._sending = True
+            sent = False
             try:
                 if self._sender is None:
                     self._sender = self._connect()
                 self._sender.sendall(frame)
+                sent = True
             except OSError as error:
-                self._sender = None
                 raise OwnerLost(f"the channel's owner is gone: {error}") from error
+            finally:
+                self._sending = False
+                if not sent:  # the stream may end in half a message
+                    self._drop_sender()
+
+    def _post_aside(self, frame: bytes) -> None:
+        connection = self._connect()
+        with connection:
+            try:
+                connection.sendall(frame)
+            except OSError as error:
+                raise OwnerLost(f"the channel's owner is gone: {error}") from error
+
+    def _drop_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
 
     def ask(self, message: dict[str, Any], timeout: float | None = None) -> Any:
         """Send a message and block for its answer; WaitTimeout after ``timeout`` seconds.
@@ -76,7 +111,7 @@ class Client:
         if connection is None:
             connection = self._local.connection = self._connect()
         number = next(self._ids)
-        limit = None if timeout is None else time.monotonic() + timeout + SEND_TIMEOUT
+        limit = _limit(timeout)
         answered = False
         try:
             connection.settimeout(SEND_TIMEOUT)
@@ -93,6 +128,8 @@ class Client:
         except TimeoutError as error:
             if isinstance(error, ChannelError):
                 raise
+            if timeout is None:
+                raise OwnerLost("the channel's owner takes no message") from error
             raise WaitTimeout(f"no answer within {timeout} s") from error
         except OSError as error:
             raise OwnerLost(f"the channel's owner is gone: {error}") from error
@@ -106,17 +143,25 @@ class Client:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        connection = self._connect()
+        limit = _limit(timeout)
+        frame = pack({**message, "id": 0, "timeout": timeout})
+        deadline = time.monotonic() + SEND_TIMEOUT
+        while (connection := self._try_connect(deadline)) is None:
+            await asyncio.sleep(0.005)
         connection.setblocking(False)
         try:
-            await loop.sock_sendall(connection, pack({**message, "id": 0, "timeout": timeout}))
-            decoder = Decoder()
-            while True:
-                data = _received(await loop.sock_recv(connection, 65536))
-                for answer in decoder.feed(data):
-                    return _unwrap(answer)
+            left = None if limit is None else max(0.01, limit - time.monotonic())
+            async with asyncio.timeout(left):
+                await loop.sock_sendall(connection, frame)
+                decoder = Decoder()
+                while True:
+                    data = _received(await loop.sock_recv(connection, 65536))
+                    for answer in decoder.feed(data):
+                        return _unwrap(answer)
         except ChannelError:
             raise
+        except TimeoutError as error:
+            raise WaitTimeout(f"no answer within {timeout} s") from error
         except OSError as error:
             raise OwnerLost(f"the channel's owner is gone: {error}") from error
         finally:
@@ -125,9 +170,14 @@ class Client:
     def close(self) -> None:
         """Close this process's connections; the owner goes on."""
         with self._lock:
-            if self._sender is not None:
-                self._sender.close()
-                self._sender = None
+            self._drop_sender()
+
+
+def _limit(timeout: float | None) -> float | None:
+    """When to stop waiting for the owner's own answer to a timed wait, monotonic seconds."""
+    if timeout is None or not timeout < _LONG:
+        return None
+    return time.monotonic() + max(0.0, timeout) + SEND_TIMEOUT
 
 
 def _received(data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cfac.runtime.channel import Channel
+from cfac.runtime.client import Client
 from cfac.runtime.errors import ChannelError, ComponentFailed
 from cfac.runtime.inject import Delays
 from cfac.runtime.plan import Plan, split_label
@@ -100,7 +101,7 @@ def schedule(plan: Plan) -> dict[str, list[Work]]:
 
 def _meant(plan: Plan, reference: dict[str, Any]) -> list[int | None]:
     kind, value = reference["index"]
-    return [value] if kind == "at" else plan.indices(reference["component"])
+    return [i for i in plan.indices(reference["component"]) if kind != "at" or i == value]
 
 
 def _before(plan: Plan, member: Member) -> list[Key]:
@@ -153,10 +154,10 @@ def find_callable(plan: Plan, member: Member) -> Callable[..., Any] | None:
 class Worker:
     """Does one component's work over a channel, recording the trace."""
 
-    def __init__(self, plan: Plan, channel: Channel, folder: str) -> None:
+    def __init__(self, plan: Plan, channel: Channel, trace: TraceWriter) -> None:
         self.plan = plan
         self.channel = channel
-        self.trace = TraceWriter(folder)
+        self.trace = trace
         self.delays = Delays.from_environment()
         #: the last state published
         self.reached: str | None = None
@@ -248,32 +249,37 @@ def run_plan(plan: Plan, search_path: str | None = None) -> Outcome:
         find_callable(plan, member)
     transport = plan.data["transport"]
     run = create_run(plan.data, owner=transport == "process")
-    TraceWriter(run.folder, "cfac run").write("params", values=plan.params)
-    runner = {"thread": _run_threads, "coroutine": _run_coroutines, "process": _run_processes}
-    return Outcome(run, runner[transport](plan, run, works, search_path))
+    trace = TraceWriter(run.folder, "cfac run")
+    try:
+        trace.write("params", values=plan.params)
+        if transport == "process":
+            return Outcome(run, _run_processes(plan, run, works, search_path))
+        runner = _run_threads if transport == "thread" else _run_coroutines
+        return Outcome(run, runner(plan, trace, works))
+    finally:
+        trace.close()
 
 
-def _record_failure(run: Run, who: str, state: str | None, error: BaseException) -> None:
+def _record_failure(trace: TraceWriter, who: str, state: str | None, error: BaseException) -> None:
     """Without an owner process, the failing component writes its own failure down."""
-    cause = f"{type(error).__name__}: {error}"
-    TraceWriter(run.folder).write("failed", c=who, s=state, cause=cause)
+    trace.write("failed", c=who, s=state, cause=f"{type(error).__name__}: {error}")
 
 
 def _run_threads(
-    plan: Plan, run: Run, works: dict[str, list[Work]], _: str | None
+    plan: Plan, trace: TraceWriter, works: dict[str, list[Work]]
 ) -> dict[str, BaseException | str]:
     errors: dict[str, BaseException | str] = {}
 
     def drive(who: str) -> None:
-        worker = Worker(plan, channel, run.folder)
+        worker = Worker(plan, channel, trace)
         try:
             worker.run(who, works[who])
         except ComponentFailed as error:
             errors.setdefault(who, error)
-        except Exception as error:
+        except BaseException as error:  # SystemExit too would leave the others waiting
             errors[who] = error
-            _record_failure(run, who, worker.reached, error)
             channel.fail(who, error)
+            _record_failure(trace, who, worker.reached, error)
 
     with Channel("thread") as channel:
         threads = [threading.Thread(target=drive, args=(who,), name=who) for who in works]
@@ -285,22 +291,22 @@ def _run_threads(
 
 
 def _run_coroutines(
-    plan: Plan, run: Run, works: dict[str, list[Work]], _: str | None
+    plan: Plan, trace: TraceWriter, works: dict[str, list[Work]]
 ) -> dict[str, BaseException | str]:
     import asyncio
 
     errors: dict[str, BaseException | str] = {}
 
     async def drive(who: str, channel: Channel) -> None:
-        worker = Worker(plan, channel, run.folder)
+        worker = Worker(plan, channel, trace)
         try:
             await worker.run_async(who, works[who])
         except ComponentFailed as error:
             errors.setdefault(who, error)
         except Exception as error:
             errors[who] = error
-            _record_failure(run, who, worker.reached, error)
             channel.fail(who, error)
+            _record_failure(trace, who, worker.reached, error)
 
     async def main() -> None:
         with Channel("thread") as channel:
@@ -317,11 +323,11 @@ def _process_main(run: Run, who: str, params: dict[str, Any], search_path: str |
     plan.params.update(params)
     channel = Channel.of_run(run)
     try:
-        Worker(plan, channel, run.folder).run(who, schedule(plan)[who])
+        Worker(plan, channel, TraceWriter(run.folder)).run(who, schedule(plan)[who])
     except ComponentFailed as error:
         channel.leave()
         sys.exit(str(error))
-    except Exception as error:
+    except BaseException as error:
         traceback.print_exc()
         channel.fail(who, error)
         sys.exit(1)
@@ -334,7 +340,9 @@ def _run_processes(
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
+    outside = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = run.environment()
+    client, failed = Client(run.socket_path, run.token), None
     channel = Channel.of_run(run)
     channel.set_params(plan.params)
     children = {
@@ -348,12 +356,22 @@ def _run_processes(
             child.start()
         for child in children.values():
             child.join()
+        with contextlib.suppress(ChannelError):
+            failed = client.ask({"op": "snapshot"})["failed"]
+    except OSError as error:  # a child cannot be started: those that live must not wait for it
+        channel.fail("cfac run", error)
+        raise
     finally:
         del os.environ[ENVIRONMENT]
-        with contextlib.suppress(ChannelError):
-            channel.leave()
-    return {
+        if outside is not None:
+            os.environ[ENVIRONMENT] = outside
+        client.close()
+        channel.close()  # all children have ended, or must
+    errors: dict[str, BaseException | str] = {
         who: f"its process ended with exit code {child.exitcode}"
         for who, child in children.items()
         if child.exitcode
     }
+    if failed is not None:  # perhaps by an end that looked well, as exit code 0
+        errors.setdefault(*failed)
+    return errors

@@ -19,6 +19,8 @@ NOTICE_GRACE = 1.0
 UP_GRACE = 5.0
 #: From SIGTERM to SIGKILL.
 TERM_GRACE = 3.0
+#: How long an end that may be another's consequence waits for that other one's.
+EXIT_GRACE = 5.0
 #: How long the owner stays after the root's end for children that have not joined yet.
 LINGER = 30.0
 _SCAN_INTERVAL = 0.25
@@ -35,6 +37,7 @@ class Member:
     components: set[str] = field(default_factory=set)
     left: bool = False
     early: bool = False
+    ended: bool = False
 
 
 class Family:
@@ -51,7 +54,13 @@ class Family:
         #: names of components whose processes the engine is ending by itself
         self.stopping: set[str] = set()
         self._stillborn: list[Member] = []
+        #: ends that were seen, and when it is said what they mean
+        self._ends: list[tuple[Member, int | None]] = []
+        self._judge_at: float | None = None
+        self.root = root
         self.root_ended = False
+        #: the root has begun another run
+        self.retired = False
         self._steps: list[tuple[float, signal.Signals]] = []
         self._signalled: signal.Signals | None = None
         self._linger_until: float | None = None
@@ -66,7 +75,11 @@ class Family:
         """A process connected with the run's token."""
         if pid in self.members:
             return
-        member = self._watch(pid, name, root=False)
+        try:
+            member = self._watch(pid, name, root=False)
+        except OSError as error:  # of another pid namespace; or no descriptor is left
+            self.owner.log(f"{name} (process {pid}) cannot be watched: {error}")
+            return
         self.had_children = True
         if member.pidfd < 0:
             return
@@ -88,7 +101,7 @@ class Family:
 
     def stop(self, component: str) -> None:
         """The engine ends a component's processes, and with them those they spawned."""
-        self._notice_ends()  # who was dead before did not die of this
+        self.notice_ends()  # who was dead before did not die of this
         self.stopping.add(component)
         plan = self.owner.plan
         grown = True
@@ -101,13 +114,41 @@ class Family:
             grown = not found <= self.stopping
             self.stopping |= found
 
-    def _notice_ends(self) -> None:
-        watched = {member.pidfd: member for member in self.members.values() if member.pidfd >= 0}
+    def notice_ends(self) -> None:
+        """Take note of the members that have ended by now."""
+        self._look()
+        self._judge()
+
+    def _look(self) -> None:
+        watched = {m.pidfd: m for m in self.members.values() if m.pidfd >= 0 and not m.ended}
         poll = select.poll()
         for pidfd in watched:
             poll.register(pidfd, select.POLLIN)
         for pidfd, _ in poll.poll(0):
-            self._ended(watched[pidfd])
+            member = watched[pidfd]
+            member.ended = True
+            self.owner.selector.unregister(pidfd)
+            self._ends.append((member, processes.exit_status(member.pid, pidfd)))
+
+    def _on_end(self) -> None:
+        """A member has ended; perhaps because another one is about to.
+
+        A killed process's pipes close before its end can be seen: the engine may by
+        then have ended that process's siblings, and they must not get the blame.
+        """
+        self._look()
+        killed = any(processes.was_killed(status) for _, status in self._ends)
+        living = (member for member in self.members.values() if not member.ended)
+        if not killed and any(processes.is_exiting(member.pid) for member in living):
+            self._judge_at = time.monotonic() + EXIT_GRACE
+        else:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Say what the noticed ends mean, the likely cause of the others first."""
+        ends, self._ends, self._judge_at = self._ends, [], None
+        for member, status in sorted(ends, key=lambda end: processes.suspicion(end[1])):
+            self._ended(member, status)
 
     def leave(self, pid: int) -> None:
         """A member says that its work is done: its end is no failure."""
@@ -122,18 +163,16 @@ class Family:
         if pidfd is None:  # gone already; what it said last is still to be read
             self._stillborn.append(member)
             return member
-        self.owner.selector.register(pidfd, selectors.EVENT_READ, lambda _: self._ended(member))
+        self.owner.selector.register(pidfd, selectors.EVENT_READ, lambda _: self._on_end())
         return member
 
-    def _ended(self, member: Member) -> None:
+    def _ended(self, member: Member, status: int | None) -> None:
         owner = self.owner
         if self.members.get(member.pid) is not member:
             return  # noticed already
         for connection in [c for c in owner.connections if c.pid == member.pid]:
             owner.read(connection)  # what it said last
-        status = processes.exit_status(member.pid, member.pidfd)
         if member.pidfd >= 0:
-            owner.selector.unregister(member.pidfd)
             os.close(member.pidfd)
         del self.members[member.pid]
         how = processes.describe_status(status)
@@ -193,14 +232,18 @@ class Family:
         """When :meth:`tick` has something to do next, monotonic seconds."""
         times = [self._steps[0][0]] if self._steps else []
         times += [0.0] if self._stillborn else []
-        if self.root_ended and not self._children():
+        times += [] if self._judge_at is None else [self._judge_at]
+        if (self.root_ended or self.retired) and not self._children():
             times.append(self._next_scan)
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
         """Send what is due; see whether the run is over."""
         while self._stillborn:
-            self._ended(self._stillborn.pop())
+            member = self._stillborn.pop()
+            self._ended(member, processes.exit_status(member.pid, member.pidfd))
+        if self._judge_at is not None and self._judge_at <= now:
+            self._judge()
         while self._steps and self._steps[0][0] <= now:
             _, number = self._steps.pop(0)
             self._signalled = number
@@ -210,7 +253,7 @@ class Family:
                 processes.send_signal(member.pidfd, number)
         if self._children():
             return
-        if not self.root_ended:
+        if not self.root_ended and not self.retired:
             self.owner.over = self.owner.over or (self.owner.final and self.had_children)
             return
         if now < self._next_scan:

@@ -9,7 +9,9 @@ all is final it only sleeps until the root process ends (DESIGN section 5).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import select
 import selectors
 import socket
 import sys
@@ -20,10 +22,13 @@ from typing import Any
 from cfac.runtime.errors import ChannelError, ComponentFailed, WaitTimeout
 from cfac.runtime.family import Family
 from cfac.runtime.plan import ParamsUnknown, Plan, split_label
-from cfac.runtime.stall import StallClock, describe_stall
+from cfac.runtime.stall import LONGEST_PAUSE, StallClock, describe_stall
 from cfac.runtime.table import Key, StateTable, Waiter, label
-from cfac.runtime.trace import TraceWriter
+from cfac.runtime.trace import QuietTrace, TraceWriter
 from cfac.runtime.wire import Decoder, pack
+
+#: Out of descriptors, the owner accepts again after this long (seconds).
+_ACCEPT_AGAIN = 0.1
 
 
 class Connection:
@@ -35,6 +40,8 @@ class Connection:
         self.decoder = Decoder()
         self.trusted = False
         self.waiters: set[Waiter] = set()
+        #: what its socket did not take yet
+        self.unsent = bytearray()
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +66,7 @@ class Owner:
         if os.path.exists(plan_path):
             self.plan = Plan.read(plan_path)
             self.plan.params.clear()  # argv here is not the engine's
-        self.trace = TraceWriter(folder, "cfac-owner")
+        self.trace = QuietTrace(TraceWriter(folder, "cfac-owner"), self.log)
         self.selector = selectors.DefaultSelector()
         self.listener = listener
         listener.setblocking(False)
@@ -71,6 +78,8 @@ class Owner:
         self.family = Family(self, root)
         self.final = False
         self.over = False
+        #: out of descriptors, nothing is accepted until then
+        self._deaf, self._deaf_until = False, 0.0
         #: components whose process ended cleanly, and how; without a plan only.
         self.gone: dict[str, str] = {}
 
@@ -86,14 +95,18 @@ class Owner:
     def _pause(self) -> float | None:
         now = time.monotonic()
         times = list(self.limits.values())
+        times += [self._deaf_until] if self._deaf else []
         times += [self.stalls.due(waiter) for waiter in self._all_waiters()]
         deadline = self.family.next_deadline()
         if deadline is not None:
             times.append(deadline)
-        return max(0.0, min(times) - now) if times else None
+        return min(LONGEST_PAUSE, max(0.0, min(times) - now)) if times else None
 
     def _tick(self) -> None:
         now = time.monotonic()
+        if self._deaf and self._deaf_until <= now:
+            self._deaf = False
+            self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         for waiter, limit in list(self.limits.items()):
             if limit <= now:
                 self._drop(waiter)
@@ -113,15 +126,29 @@ class Owner:
 
     def log(self, text: str) -> None:
         """One message on the engine's standard error; never raises."""
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"cfac: run {self.run_id}: {text}\n")
-            sys.stderr.flush()
+        data = f"cfac: run {self.run_id}: {text}\n".encode(errors="replace")
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            for start in range(0, len(data), select.PIPE_BUF):
+                if not poll.poll(0):  # nobody reads it, and the engine must not wait for that
+                    return
+                os.write(2, data[start : start + select.PIPE_BUF])
 
     # -- connections ------------------------------------------------------------
 
     def _accept(self, _: Any) -> None:
-        with contextlib.suppress(OSError):
+        try:
             sock, _address = self.listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if not self._deaf_until:  # said once
+                self.log(f"no connection can be accepted for a while: {error}")
+            self.selector.unregister(self.listener)
+            self._deaf, self._deaf_until = True, time.monotonic() + _ACCEPT_AGAIN
+            return
+        with contextlib.suppress(OSError):
             credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid, uid = (int.from_bytes(credentials[k : k + 4], sys.byteorder) for k in (0, 4))
             if uid != os.getuid():
@@ -143,7 +170,9 @@ class Owner:
                     self._handle(connection, message)
         except BlockingIOError:
             return
-        except (OSError, ValueError, KeyError, TypeError, ChannelError) as error:
+        except ConnectionError:
+            pass  # it went away without waiting for its answer
+        except Exception as error:  # whatever it sent, everybody else goes on
             self.log(f"dropped a connection of process {connection.pid}: {error}")
         self._close(connection)
 
@@ -154,6 +183,7 @@ class Owner:
             connection.sock.close()
             for waiter in connection.waiters:
                 self._drop(waiter)
+            connection.unsent.clear()
 
     def _drop(self, waiter: Waiter) -> None:
         self.table.forget(waiter)
@@ -210,7 +240,7 @@ class Owner:
         waiter.transition, waiter.index = message.get("transition"), message.get("index")
         connection.waiters.add(waiter)
         timeout = message.get("timeout")
-        if timeout is not None:
+        if timeout is not None and not math.isnan(timeout):
             self.limits[waiter] = waiter.since + float(timeout)
         if waiter.transition is None:
             waiter.needs = tuple((str(c), str(s)) for c, s in message["needs"])
@@ -246,11 +276,13 @@ class Owner:
         self.family.leave(connection.pid)
 
     def _on_snapshot(self, connection: Connection, message: dict[str, Any]) -> None:
+        self.family.notice_ends()
+        failure = self.table.failure
         value = {
             "current": self.table.current,
             "final": self.final,
             "pids": self.family.pids(),
-            "failure": self.table.failure and str(self.table.failure),
+            "failed": failure and (failure.component, failure.cause),
         }
         self._answer(connection, message["id"], value, None)
 
@@ -268,9 +300,36 @@ class Owner:
             kind = "timeout" if isinstance(error, WaitTimeout) else "error"
             answer["error"] = {"kind": kind, "text": str(error)}
         try:
-            connection.sock.sendall(pack(answer))
+            frame = pack(answer)
+        except (ChannelError, RecursionError) as problem:
+            self._answer(connection, number, None, ChannelError(str(problem)))
+            return
+        connection.unsent += frame
+        self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        """Send what the socket takes now, the rest when it takes more."""
+        if connection not in self.connections:
+            return
+        try:
+            while connection.unsent:
+                del connection.unsent[: connection.sock.send(connection.unsent)]
+        except BlockingIOError:
+            pass
         except OSError:
             self._close(connection)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self.selector.modify(connection.sock, events, lambda _: self._move(connection))
+
+    def _move(self, connection: Connection) -> None:
+        self.read(connection)
+        if connection.unsent:
+            self._send(connection)
+
+    def _on_retire(self, connection: Connection, _: dict[str, Any]) -> None:
+        if connection.pid == self.family.root:
+            self.family.retired = True
 
     # -- what the family and the states tell ---------------------------------------
 
@@ -332,6 +391,11 @@ class Owner:
 
 def serve(descriptor: int, run_id: str, token: str, folder: str, root: int) -> None:
     """Serve a run on an inherited listening socket until it is over."""
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):  # every waiting thread has a connection
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     listener = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     owner = Owner(listener, run_id, token, folder, root)

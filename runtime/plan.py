@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ class Plan:
         plan = cls(data)
         for name, param in data["params"].items():
             if not param["at"]:
-                plan.params[name] = _from_argv(param, sys.argv)
+                plan.params[name] = _early(param, sys.argv)
         return plan
 
     @property
@@ -65,7 +65,7 @@ class Plan:
     def settle(self, argv: list[str] | None = None) -> None:
         """Give every parameter that is still unknown its early value (argv or default)."""
         for name, param in self.data["params"].items():
-            self.params.setdefault(name, _from_argv(param, sys.argv if argv is None else argv))
+            self.params.setdefault(name, _early(param, sys.argv if argv is None else argv))
 
     def present(self, component: str) -> bool:
         """Whether the component's ``when`` holds; ParamsUnknown if that is not known."""
@@ -219,6 +219,24 @@ def convert(param: Mapping[str, Any], value: Any) -> Any:
             return value.strip().lower() in {"1", "true", "yes", "on"}
         return bool(value)
     return value if value is None else str(value)
+
+
+def started_as(words: Sequence[str]) -> bool:
+    """Whether this process was started as the program ``words[0]`` with those arguments.
+
+    A child that multiprocessing spawns has its parent's sys.argv, but not its command line.
+    """
+    argv: list[str] = getattr(sys, "argv", None) or [""]
+    named = os.path.basename(argv[0]) == words[0] and argv[1 : len(words)] == list(words[1:])
+    return named and argv[0] in sys.orig_argv
+
+
+def _early(param: Mapping[str, Any], argv: list[str]) -> Any:
+    """A parameter's value as far as it can be known from the start."""
+    programs = param.get("programs")
+    if programs:
+        return any(started_as(words) for words in programs)
+    return _from_argv(param, argv)
 
 
 def _from_argv(param: Mapping[str, Any], argv: list[str]) -> Any:

@@ -13,6 +13,9 @@ import os
 import signal
 import struct
 
+#: System calls 424 and 434 on every architecture, for Pythons built without them
+#: (those of uv and conda are built against old headers).
+_PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
 #: _IOWR(0xFF, 11, struct pidfd_info), whose first version has 64 bytes.
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
@@ -20,17 +23,36 @@ _PIDFD_INFO = struct.Struct("=QQ11Ii")
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor for the process that becomes readable when it ends; None if it is gone."""
+    """A descriptor for the process that becomes readable when it ends; None if it is gone.
+
+    OSError where it lives but cannot be watched.
+    """
     try:
-        return os.pidfd_open(pid)
-    except OSError:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        pidfd = _system_call(_PIDFD_OPEN, pid, 0)
+    except ProcessLookupError:
         return None
+    os.set_inheritable(pidfd, False)
+    return pidfd
 
 
 def send_signal(pidfd: int, number: signal.Signals) -> None:
     """Signal the process; nothing happens if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        signal.pidfd_send_signal(pidfd, number)
+        if hasattr(signal, "pidfd_send_signal"):
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            _system_call(_PIDFD_SEND_SIGNAL, pidfd, int(number), None, 0)
+
+
+def _system_call(number: int, *arguments: int | None) -> int:
+    import ctypes
+
+    result: int = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
 
 
 def exit_status(pid: int, pidfd: int) -> int | None:
@@ -61,6 +83,22 @@ def is_abnormal(status: int | None) -> bool:
     return failed or was_killed(status)
 
 
+def is_exiting(pid: int) -> bool:
+    """Whether a process is past saving, though its end cannot be seen yet (PF_EXITING)."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as f:
+        return bool(int(f.read().rpartition(b")")[2].split()[6]) & 4)
+    return False
+
+
+def suspicion(status: int | None) -> int:
+    """Of processes that ended together: which end may have caused the others, 0 the first."""
+    if was_killed(status):
+        return 0
+    if status is None:  # reaped by a parent that lived on
+        return 1
+    return 2 if is_abnormal(status) else 3
+
+
 def describe_status(status: int | None) -> str:
     """How a process ended, for a message."""
     if status is None:
@@ -78,7 +116,11 @@ def processes_of_run(run_id: str) -> list[int]:
     """The pids whose environment names the run, our own excluded (proc(5), environ)."""
     needle = f"CFAC_RUN={run_id}".encode()
     found = []
-    for entry in os.listdir("/proc"):
+    try:
+        entries = os.listdir("/proc")
+    except OSError:
+        return []
+    for entry in entries:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import signal
 import socket
 import stat
 import sys
@@ -23,8 +25,12 @@ from cfac.runtime.errors import ChannelError
 ENVIRONMENT = "CFAC_RUN"
 #: ``CFAC_RUN=off``: this start is not observed; children stay silent.
 OFF = "off"
+#: What a run is called (see create_run).
+_RUN_ID = re.compile(r"\d{8}-\d{6}\.\d{6}-\d+-[0-9a-f]{4}")
 #: How many runs' folders are kept.
 KEPT_RUNS = 64
+#: How long the owner's first process may take (seconds): Python's own start and a fork.
+START_TIMEOUT = 10.0
 #: sockaddr_un holds 108 bytes (unix(7)); longer folders are reached by a descriptor.
 _MAX_SOCKET_PATH = 100
 
@@ -91,7 +97,7 @@ def runs_folder() -> str:
     import tempfile
 
     default = os.path.join(tempfile.gettempdir(), f"cfac-{os.getuid()}")
-    folder = os.environ.get("CFAC_RUNS") or default
+    folder = os.path.abspath(os.environ.get("CFAC_RUNS") or default)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
@@ -145,48 +151,87 @@ def _start_owner(run: Run) -> None:
 
     The socket listens before the owner runs, so that clients never have to retry.
     """
-    if not sys.executable:
-        raise ChannelError("no Python executable is known to start the owner with")
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise ChannelError("no Python executable to start the owner with (a frozen program?)")
+    _check_watchable()
     here = os.path.dirname(os.path.abspath(__file__))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with reachable(run.socket_path) as address:
             listener.bind(address)
         os.chmod(run.socket_path, 0o600)
-        listener.listen(128)
+        listener.listen(4096)  # the kernel takes what net.core.somaxconn allows
         arguments = [run.id, run.folder, str(os.getpid())]
         script = os.path.join(here, "owner_main.py")
         environment = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}
         environment["CFAC_OWNER_TOKEN"] = run.token  # argv is for everybody to read
-        listener.set_inheritable(True)
+        # Its number there: another than here, or an old C library leaves close-on-exec set.
+        number = 3 if listener.fileno() != 3 else 4
+        silent = [(os.POSIX_SPAWN_OPEN, n, "/dev/null", os.O_RDWR, 0) for n in _to_silence()]
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", script, str(listener.fileno()), *arguments],
+            [sys.executable, "-I", "-S", script, str(number), *arguments],
             environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-            ],
-            setsid=True,
+            # The socket first: where standard input is closed it may have that number.
+            file_actions=[(os.POSIX_SPAWN_DUP2, listener.fileno(), number), *silent],
         )
-        _, status = os.waitpid(pid, 0)  # the middle process, which ends at once
-        if status:
+        if not _ends_well(pid):  # the middle process, which ends at once
             raise ChannelError("the owner process could not be started")
     finally:
         listener.close()
 
 
+def _check_watchable() -> None:
+    """OSError where the kernel or a sandbox lets nobody watch a process."""
+    from cfac.runtime.processes import open_pidfd
+
+    pidfd = open_pidfd(os.getpid())
+    if pidfd is not None:
+        os.close(pidfd)
+
+
+def _to_silence() -> list[int]:
+    """The standard descriptors that the owner gets as /dev/null: error only if it is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return [0, 1, 2]
+    return [0, 1]
+
+
+def _ends_well(pid: int) -> bool:
+    """Whether a child ends soon and with status 0; it is ended if it does not."""
+    deadline = time.monotonic() + START_TIMEOUT
+    pause = 0.001
+    try:
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status == 0
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+    except ChildProcessError:  # the engine ignores SIGCHLD, or reaps all children itself
+        return True
+
+
 def _prune(parent: str) -> None:
-    """Remove the oldest runs' folders whose owners are gone."""
+    """Remove the oldest runs' folders whose owners are gone, and nothing else."""
     import shutil
 
-    names = sorted(os.listdir(parent))
+    names = sorted(name for name in os.listdir(parent) if _RUN_ID.fullmatch(name))
     for name in names[: max(0, len(names) - KEPT_RUNS)]:
         folder = os.path.join(parent, name)
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with probe:
+            probe.setblocking(False)  # a full backlog has an owner, too
             try:
                 with reachable(os.path.join(folder, "socket")) as address:
                     probe.connect(address)
+            except BlockingIOError:
+                continue
             except OSError:
                 shutil.rmtree(folder, ignore_errors=True)

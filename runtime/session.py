@@ -8,7 +8,7 @@ from typing import Any
 from cfac.runtime.client import Client
 from cfac.runtime.errors import OwnerLost
 from cfac.runtime.run import Run
-from cfac.runtime.trace import TraceWriter
+from cfac.runtime.trace import QuietTrace, TraceWriter
 
 log = logging.getLogger("cfac")
 
@@ -26,17 +26,11 @@ class Session:
         self.lost: OwnerLost | None = None
         #: labels of components that have started in this process
         self.started: set[str] = set()
-        self._trace: TraceWriter | None = TraceWriter(run.folder)
+        self._trace = QuietTrace(TraceWriter(run.folder), log.warning)
 
     def record(self, event: str, t: int | None = None, **fields: Any) -> None:
         """Append an event to the trace; on the first error the trace ends with a log line."""
-        if self._trace is None:
-            return
-        try:
-            self._trace.write(event, t, **fields)
-        except OSError as error:
-            self._trace = None
-            log.warning("the trace ends here: %s", error)
+        self._trace.write(event, t, **fields)
 
     def post(self, message: dict[str, Any]) -> None:
         """Send a message to the owner; once it is gone, one log line and then silence."""
@@ -55,7 +49,7 @@ class Session:
         return self.client.ask(message, timeout) or []
 
     def close(self) -> None:
-        """Leave the run in this process."""
+        """The root goes on to another run: the owner need not stay for this process."""
+        self.post({"op": "retire"})
         self.client.close()
-        if self._trace is not None:
-            self._trace.close()
+        self._trace.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -10,12 +11,26 @@ from cfac.runtime.errors import ChannelError
 from cfac.runtime.plan import Plan, split_label
 from cfac.runtime.table import Key, StateTable, Waiter, name_key
 
+#: A report has this many lines at most.
+MAX_LINES = 60
+#: Nothing sleeps longer at once (seconds); select(2) and locks refuse very long times.
+LONGEST_PAUSE = 3600.0
+
+
+def _stall_time() -> float:
+    """``CFAC_STALL`` in seconds; 30 if it is unset or no time."""
+    try:
+        seconds = float(os.environ.get("CFAC_STALL", "30"))
+    except ValueError:
+        return 30.0
+    return 30.0 if math.isnan(seconds) else max(0.0, seconds)
+
 
 class StallClock:
     """When which waiter is due for a report: after ``after`` seconds, then ever later."""
 
     def __init__(self, after: float | None = None) -> None:
-        self.after = float(os.environ.get("CFAC_STALL", "30")) if after is None else after
+        self.after = _stall_time() if after is None else after
         self._reported: dict[Waiter, float] = {}
 
     def due(self, waiter: Waiter) -> float:
@@ -60,6 +75,8 @@ def _follow(
     lines: list[str],
     trail: list[str],
 ) -> None:
+    if len(lines) >= MAX_LINES:
+        return
     component, state = key
     indent = "  " * len(trail)
     if name_key(key) in trail:
@@ -87,6 +104,8 @@ def _missing(
     if name not in plan.components:
         return []
     states = plan.states(name)
+    if target not in states or (current is not None and current not in states):
+        return []
     first = 0 if current is None else states.index(current) + 1
     found: list[tuple[str, Key]] = []
     for state in states[max(1, first) : states.index(target) + 1]:

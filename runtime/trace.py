@@ -16,12 +16,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+#: reentrant: a signal handler or a finalizer may record in the midst of a first record
+_opening = threading.RLock()
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    _opening = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class TraceWriter:
-    """Appends to ``<folder>/<pid>.jsonl``; safe to use in a forked child.
+    """Appends to ``<folder>/<pid>.jsonl``; safe to use in threads and in a forked child.
 
     OSError where the folder cannot be written.
     """
@@ -36,31 +49,61 @@ class TraceWriter:
         """Append one event; returns its time stamp."""
         stamp = time.monotonic_ns() if t is None else t
         if self._pid != os.getpid():
-            self._open()
+            with _opening:
+                if self._pid != os.getpid():
+                    self._open()
+        self._append(stamp, event, fields)
+        return stamp
+
+    def _append(self, stamp: int, event: str, fields: dict[str, Any]) -> None:
         line = json.dumps({"t": stamp, "e": event, **fields}, separators=(",", ":"), default=str)
         os.write(self._fd, line.encode() + b"\n")
-        return stamp
 
     def _open(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)  # the forked parent's
-        self._pid = os.getpid()
-        path = os.path.join(self.folder, f"{self._pid}.jsonl")
+            self._fd = -1
+        pid = os.getpid()
+        path = os.path.join(self.folder, f"{pid}.jsonl")
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.write(
-            "process",
-            pid=self._pid,
-            ppid=os.getppid(),
-            name=self._name or current_process_name(),
-            argv=sys.argv[:64],
-            started=process_started(self._pid),
-        )
+        process = {
+            "pid": pid,
+            "ppid": os.getppid(),
+            "name": self._name or current_process_name(),
+            "argv": sys.argv[:64],
+            "started": process_started(pid),
+        }
+        self._append(time.monotonic_ns(), "process", process)
+        self._pid = pid  # from here on no thread comes here again
 
     def close(self) -> None:
         """Close the file; a later write opens it again."""
         if self._fd >= 0 and self._pid == os.getpid():
             os.close(self._fd)
         self._fd, self._pid = -1, 0
+
+
+class QuietTrace:
+    """A trace that must not hurt: on the first error it ends with a message to ``say``."""
+
+    def __init__(self, writer: TraceWriter, say: Callable[[str], None]) -> None:
+        self._writer: TraceWriter | None = writer
+        self._say = say
+
+    def write(self, event: str, /, t: int | None = None, **fields: Any) -> None:
+        """Append one event, if the trace has not ended."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.write(event, t, **fields)
+        except OSError as error:
+            self._writer = None
+            self._say(f"the trace ends here: {error}")
+
+    def close(self) -> None:
+        """Close the file; a later write opens it again."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 def current_process_name() -> str:

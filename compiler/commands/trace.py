@@ -95,6 +95,11 @@ def verify(run: str | None, chain: bool) -> None:
     for finding in findings:
         message = finding.message.removeprefix(f"{finding.kind}: ")
         click.echo(one_line(f"{finding.kind}: {message}"), err=True)
+    engine = history.plan is not None and history.plan.data.get("engine") is not None
+    if engine and not history.info.get("observe") and any(f.kind == "chain" for f in findings):
+        click.echo(
+            "the chain is the stock order: compare a run recorded with CFAC_OBSERVE=1", err=True
+        )
     if findings:
         sys.exit(1)
     what = "its spec and the chain" if chain else "its spec"

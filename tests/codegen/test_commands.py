@@ -50,6 +50,31 @@ def test_which_spec(fork: Path) -> None:
     assert "several startup graphs" in done.output
 
 
+def test_which_spec_of_a_base_and_an_overlay(fork: Path) -> None:
+    (fork / "start.yaml").rename(fork / "base.yaml")
+    middle = SPEC.partition("engine:")[0] + "include: base.yaml\n"
+    (fork / "middle.yaml").write_text(middle.replace("tiny-start", "middle"))
+    (fork / "top.yml").write_text(middle.replace("tiny-start", "top").replace("base", "middle"))
+    assert run("compile").exit_code == 0
+    assert (fork / "patches/top.patch").is_file()
+    done = run("check")
+    assert done.exit_code == 0
+    assert done.output.startswith("top.yml: ")
+    (fork / "other.yaml").write_text(middle)
+    done = run("compile")
+    assert done.exit_code == 2
+    assert "several startup graphs in the current folder: other.yaml, top.yml;" in done.output
+
+
+def test_which_spec_of_two_that_include_each_other(fork: Path) -> None:
+    head = SPEC.partition("engine:")[0]
+    (fork / "start.yaml").write_text(head + "include: other.yaml\n")
+    (fork / "other.yaml").write_text(head + "include: start.yaml\n")
+    done = run("compile")
+    assert done.exit_code == 2
+    assert "several startup graphs in the current folder: other.yaml, start.yaml;" in done.output
+
+
 def test_check_finds_stale_files(fork: Path) -> None:
     run("compile")
     before = files(fork)
@@ -135,10 +160,14 @@ def test_lock(fork: Path) -> None:
     done = run("compile")
     assert done.exit_code == 0
     assert "warning[CF413]" in done.output
+    assert "its anchor was reviewed: fingerprint" in done.output
     old = json.loads(lock)["functions"]["tiny.main:run"][:16]
     assert old in done.output
     assert (fork / "patches/tiny-start.lock").read_bytes() == lock
     assert "warning[CF413]" in run("compile", "--check").output
+    (fork / "tiny/__init__.py").write_text('__version__ = "1.3.0"\n')
+    done = run("compile", "--check")
+    assert "its anchor was reviewed (tiny 1.2.0 -> 1.3.0): fingerprint" in done.output
     assert "CF413" not in run("compile", "--accept").output
     assert (fork / "patches/tiny-start.lock").read_bytes() != lock
     assert "CF413" not in run("compile").output

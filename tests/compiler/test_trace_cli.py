@@ -159,6 +159,23 @@ def test_verify_chain_of_a_run_in_order(trace, tmp_path):
     assert result.output == "run made follows its spec and the chain: 2 states, each once\n"
 
 
+@pytest.mark.parametrize("observe", [False, True])
+def test_verify_chain_names_the_stock_order(trace, tmp_path, observe):
+    both = {name: component(["Start", "One"]) for name in ("a", "b")}
+    made = plan(both, {}, [["b.One"], ["a.One"]]) | {"engine": {"unsupported": []}}
+    steps = [f"publish {name}.{state}" for state in ("Start", "One") for name in both]
+    folder = write(tmp_path / "run", made, steps)
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(info | {"observe": observe}))
+    result = trace("verify", folder, "--chain")
+    lines = result.stderr.splitlines()
+    hint = "the chain is the stock order: compare a run recorded with CFAC_OBSERVE=1"
+    assert result.exit_code == 1
+    assert lines[0].startswith("chain: a.One ended")
+    assert lines[1:] == ([] if observe else [hint])
+    assert trace("verify", folder).exit_code == 0
+
+
 def test_verify_a_failed_run(recorded, trace):
     result = trace("verify", recorded[1]["failing"])
     kinds = [line.partition(":")[0] for line in result.stderr.splitlines()]
