@@ -9,8 +9,6 @@ A run begins when the root component publishes its first state; children find it
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import logging
 import os
 import re
@@ -19,13 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from cfac.runtime.collector import Collector
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.inject import Delays
 from cfac.runtime.plan import Plan, convert
 from cfac.runtime.run import ENVIRONMENT, OFF, Run, create_run
-from cfac.runtime.session import Session
-from cfac.runtime.table import label
+from cfac.runtime.schedule import Schedule
+from cfac.runtime.session import Place, Session
 from cfac.runtime.trace import current_process_name
 
 _T = TypeVar("_T")
@@ -44,20 +41,6 @@ def attach(plan_path: str) -> Hooks:
     return Hooks(Plan.read(plan_path))
 
 
-class Place:
-    """Where an event happens: the session, the component's label and its replica index."""
-
-    def __init__(self, session: Session, name: str, index: int | None) -> None:
-        self.session = session
-        self.component, _, self.state = name.partition(".")
-        self.index = index
-        self.label = label(self.component, index)
-
-    def record(self, event: str, t: int | None = None) -> None:
-        """Append a begin, wait or publish event to the trace."""
-        self.session.record(event, t, c=self.component, i=self.index, s=self.state)
-
-
 class Hooks:
     """The calls that generated lines make.  One per process; follows forks."""
 
@@ -68,15 +51,15 @@ class Hooks:
         timeout = os.environ.get("CFAC_WAIT_TIMEOUT")
         self.wait_timeout = float(timeout) if timeout else None
         self._roots = set(plan.roots())
-        self._session: Session | None = None
+        self.session: Session | None = None
         #: this start is not observed: everything is as in the stock engine
-        self._stock = os.environ.get(ENVIRONMENT) == OFF
+        self.stock = os.environ.get(ENVIRONMENT) == OFF
         self._said: set[str] = set()
         self._awaits_birth = False
-        self._collector = Collector()
-        self._forked_early: dict[str, Any] = {}
-        #: the component that this process is forked early for
-        self._early: str | None = None
+        self.schedule = Schedule(self)
+        #: what the generated calls name: the schedule's two
+        self.start = self.schedule.start
+        self.context = self.schedule.context
         os.register_at_fork(after_in_child=self._forked)
 
     # -- the four calls -----------------------------------------------------------
@@ -101,18 +84,16 @@ class Hooks:
             place = self._place(name, index)
             if place is None:
                 return
-            if self._import_early(name) or self.delays:
+            if self.schedule.imports(name) or self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
             message = {"op": "set", "c": place.label, "s": place.state}
             self._post_with_value(place.session, name, message, value)
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
-            if not self._stock:
-                self._apply_policy(place)
+            if not self.stock:
                 self.delays.after(place.label, place.state)
-                self._publish_birth(place)
-                self._fork_at(name)
+                self.schedule.published(place)
 
     def _post_with_value(
         self, session: Session, name: str, message: dict[str, Any], value: _Lazy
@@ -123,7 +104,7 @@ class Hooks:
                 session.post({**message, "v": value()})
                 return
             except Exception as error:
-                self._say(f"{name} is published without its value: {error!r}")
+                self.say(f"{name} is published without its value: {error!r}")
         session.post(message)
 
     def begin(self, name: str, index: _Lazy = None, when: int | None = None) -> None:
@@ -160,11 +141,11 @@ class Hooks:
     def stop(self, name: str, **_: Any) -> None:
         """The engine begins to end the processes of component ``name`` by itself."""
         with self._quietly(name):
-            if self._session is None or self._stock:
+            if self.session is None or self.stock:
                 return
             pattern = (self.plan.components[name]["process"] or {}).get("name")
             if pattern is None or _has_living_child(pattern):
-                self._session.post({"op": "stop", "c": name})
+                self.session.post({"op": "stop", "c": name})
 
     def replaced(
         self,
@@ -191,121 +172,6 @@ class Hooks:
 
         return call
 
-    # -- the schedule -------------------------------------------------------------
-
-    def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
-        """The callee that makes ``component``'s process; a child forked early is adopted."""
-        child = self._forked_early.pop(component, None) if self._scheduled else None
-        if child is None:
-            return callee
-        from cfac.runtime.fork import adopting
-
-        return adopting(child, callee, functools.partial(self._fall_back, component))
-
-    def context(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
-        """The callee that returns the multiprocessing context of ``component``'s processes."""
-        if not self._scheduled:
-            return callee
-        from cfac.runtime.fork import forking
-
-        fall_back = functools.partial(self._fall_back, component)
-        return forking(callee, self._collector.freeze, fall_back)
-
-    @property
-    def _scheduled(self) -> bool:
-        """Whether this start follows the spec's schedule, and not the engine's own."""
-        return self._session is not None and not self._stock and not self.observe_only
-
-    def _import_early(self, name: str) -> bool:
-        """Do the imports of an auxiliary state (``does``, ``idle``); whether there are any.
-
-        A module that cannot be imported is no harm: the engine will say so, if it needs it.
-        """
-        modules = self.plan.data["transitions"].get(name, {}).get("imports", ())
-        if self.observe_only or not modules:
-            return False
-        for module in modules:
-            try:
-                importlib.import_module(module)
-            except Exception as error:
-                self._say(f"{name}: {module} was not imported early: {error!r}")
-        return True
-
-    def _apply_policy(self, place: Place) -> None:
-        """Open a component's policy at its first state, close it at its last."""
-        policy = self.plan.components[place.component].get("policy")
-        if place.state == self.plan.states(place.component)[0]:
-            if policy is None or self.observe_only:
-                self._collector.wake()  # inherited by a fork
-            else:
-                self._collector.rest()
-        if policy is not None and place.state == policy["until"]:
-            self._collector.wake()
-
-    def _fork_at(self, name: str) -> None:
-        """Fork the components whose process is forked early, at the state ``name``."""
-        if not self._scheduled:
-            return
-        for component, entry in self.plan.components.items():
-            process = entry["process"] or {}
-            if not process.get("start") or process["strategy"] != {"fork": name.split(".")}:
-                continue
-            from cfac.runtime.fork import Forked, objection
-
-            reason = self._unsupported_by_guess() or objection()
-            if reason is not None:
-                self._fall_back(component, reason)
-                continue
-            self._collector.freeze()
-            self._early = component  # inherited by the child, which tells it what it is
-            try:
-                birth = functools.partial(self._prepare_child, component)
-                child = Forked.born(process["name"], birth, self._adopted_child)
-                self._forked_early[component] = child
-            finally:
-                self._early = None
-
-    def _fall_back(self, component: str, reason: str) -> None:
-        """The component is started by the engine itself after all: one log line."""
-        self._say(f"{component} is started by the engine itself: {reason}")
-        if self._session is not None:
-            self._session.record("fallback", c=component, reason=reason)
-
-    def _unsupported_by_guess(self) -> str | None:
-        """Whether the command line already shows a configuration that is not described."""
-        guess = Plan.of(self.plan.data)
-        guess.settle()
-        return guess.unsupported()
-
-    def _prepare_child(self, component: str) -> None:
-        """In a child forked early: the states up to the first that is bound in the engine."""
-        if self._session is not None:
-            self._session.post({"op": "early", "value": True})
-        for state in self._birth_states(component):
-            self.publish(f"{component}.{state}")
-
-    def _adopted_child(self) -> None:
-        """In a child forked early: the engine has said what it is to run."""
-        if self._session is not None:
-            self._session.post({"op": "early", "value": False})
-
-    def _birth_states(self, component: str) -> list[str]:
-        births = []
-        for state in self.plan.states(component)[1:]:
-            if not self.plan.transition(component, state).get("birth"):
-                break
-            births.append(state)
-        return births
-
-    def _publish_birth(self, place: Place) -> None:
-        """A process that the engine started itself has its birth states too, without the work."""
-        if place.state != self.plan.states(place.component)[0] or self._early == place.component:
-            return
-        for state in self._birth_states(place.component):
-            birth = Place(place.session, f"{place.component}.{state}", place.index)
-            place.session.post({"op": "set", "c": birth.label, "s": state})
-            birth.record("publish")
-
     # -- runs -------------------------------------------------------------------
 
     def _begins_run(self, name: str) -> bool:
@@ -327,23 +193,25 @@ class Hooks:
         """The root's first state begins a run: an engine start, even a second one here."""
         if not self._begins_run(name):
             return
-        if self._session is not None:
-            self._session.close()
-        self._session, self._stock = None, True
+        if self.stock and self.session is None and current_process_name() != "MainProcess":
+            return  # a helper process of a start that is as stock
+        if self.session is not None:
+            self.session.close()
+        self.session, self.stock = None, True
         os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, all stay silent
         self.plan = Plan.of(self.plan.data)
         run = create_run(self.plan.data, observe=self.observe_only)
-        self._stock = False
+        self.stock = False
         os.environ[ENVIRONMENT] = run.environment()
-        self._session = Session(run)
+        self.session = Session(run)
         log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
         if self.plan.params:
-            self._session.record("params", values=self.plan.params)
-            self._session.post({"op": "params", "values": self.plan.params})
+            self.session.record("params", values=self.plan.params)
+            self.session.post({"op": "params", "values": self.plan.params})
 
     def _place(self, name: str, index: _Lazy) -> Place | None:
         """Where an event of ``name`` belongs; None if it is not observed in this process."""
-        if self._stock:
+        if self.stock:
             return None
         component, _, state = name.partition(".")
         entry = self.plan.components[component]
@@ -354,7 +222,7 @@ class Hooks:
             if match is None:
                 if state != entry["states"][0]:
                     process = current_process_name()
-                    self._say(
+                    self.say(
                         f"{name} was reached in process {process!r}, not {pattern!r}: not observed"
                     )
                 return None
@@ -374,16 +242,16 @@ class Hooks:
 
     def _join(self, name: str) -> Session | None:
         """This process's session; joins the run it was started in."""
-        if self._session is None:
+        if self.session is None:
             run = Run.from_environment()
             if run is None:
-                self._say(
+                self.say(
                     f"{name} was reached outside of a run (this way to start the engine "
                     "does not pass the root's first state): not observed"
                 )
                 return None
-            self._session = Session(run)
-        return self._session
+            self.session = Session(run)
+        return self.session
 
     def _mark_start(self, place: Place) -> None:
         """Record the first state of a component that was forked, not imported, into being."""
@@ -401,13 +269,13 @@ class Hooks:
         here = {k: p for k, p in self.plan.data["params"].items() if name in p["at"]}
         if not here:
             return
-        self.plan.settle()
+        self.plan.settle(names=here)
         if params is not None:
             try:
                 found = {key: convert(here[key], value) for key, value in params().items()}
                 self.plan.params.update(found)
             except Exception as error:
-                self._say(f"parameters at {name} could not be read, early guesses stay: {error!r}")
+                self.say(f"parameters at {name} could not be read, early guesses stay: {error!r}")
         session.record("params", values=self.plan.params)
         session.run.tell_params(self.plan.params)
         session.post({"op": "params", "values": self.plan.params})
@@ -420,12 +288,9 @@ class Hooks:
         session.record("note", text=f"unsupported: {reason}")
         session.post({"op": "dissolve", "reason": reason})
         os.environ[ENVIRONMENT] = OFF
-        self._stock = True
-        for child in self._forked_early.values():
-            child.discard()
-        self._forked_early.clear()
-        self._collector.wake()
-        self._say(f"this start is as stock: {reason}")
+        self.stock = True
+        self.schedule.give_up()
+        self.say(f"this start is as stock: {reason}")
 
     # -- trouble ------------------------------------------------------------------
 
@@ -435,9 +300,10 @@ class Hooks:
         try:
             yield
         except Exception as error:
-            self._say(f"{name} is not observed: {error!r}")
+            self.say(f"{name} is not observed: {error!r}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Log a line, once."""
         if text not in self._said:
             self._said.add(text)
             with contextlib.suppress(Exception):
@@ -445,9 +311,9 @@ class Hooks:
 
     def _forked(self) -> None:
         """In a forked child: whoever it turns out to be, it starts on its own."""
-        if self._session is not None:
-            self._session.started.clear()
-        self._forked_early = {}
+        if self.session is not None:
+            self.session.started.clear()
+        self.schedule.forked()
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._awaits_birth:
             self._awaits_birth = True  # children of this child inherit the registration
@@ -458,16 +324,9 @@ class Hooks:
         for component, entry in self.plan.components.items():
             pattern = (entry["process"] or {}).get("name")
             if pattern and _match_name(pattern, current_process_name()) is not None:
-                if entry["process"]["strategy"] != "engine":
-                    self._restore_binding()
+                with self._quietly("the CPU binding"):
+                    self.schedule.born(component)
                 self.publish(f"{component}.{entry['states'][0]}")
-
-    def _restore_binding(self) -> None:
-        """What exec would have given a child, a forked one must take by itself."""
-        with self._quietly("the CPU binding"):
-            from cfac.runtime.openmp import restore
-
-            restore()
 
 
 def _has_living_child(pattern: str) -> bool:

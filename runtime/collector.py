@@ -9,6 +9,7 @@ heap that the start has made and gives the thresholds back.
 
 from __future__ import annotations
 
+import atexit
 import gc
 
 _RESTING = 200_000
@@ -19,6 +20,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._saved: tuple[int, int, int] | None = None
+        self._frozen = False
 
     @property
     def resting(self) -> bool:
@@ -34,11 +36,18 @@ class Collector:
     def freeze(self) -> None:
         """Before a fork: move what exists out of the collector's sight (gc.freeze)."""
         if self._saved is not None:
-            gc.freeze()
+            self._freeze()
 
     def wake(self) -> None:
         """Close the policy: the heap so far is frozen, the thresholds are as before."""
         if self._saved is not None:
-            gc.freeze()
+            self._freeze()
             gc.set_threshold(*self._saved)
             self._saved = None
+
+    def _freeze(self) -> None:
+        gc.freeze()
+        if not self._frozen:
+            self._frozen = True
+            # Native modules report what is left at the exit as leaked.
+            atexit.register(gc.unfreeze)

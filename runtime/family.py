@@ -207,7 +207,10 @@ class Family:
     def _root_ended(self, member: Member, how: str, *, killed: bool) -> None:
         owner = self.owner
         self.root_ended = True
-        early = not member.left and not owner.final
+        # A command that ends by itself (--help, a wrong option) has said why.
+        adopted = [child for child in self._children() if not child.early]
+        alone = not adopted and not owner.table.waiters()
+        early = not member.left and not owner.final and not alone
         if (early or killed) and owner.plan is not None:
             component = min(member.components, default="the root process")
             owner.fail(component, f"its process {member.pid} {how}")

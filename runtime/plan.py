@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +62,10 @@ class Plan:
         """The components by name."""
         return self.data["components"]  # type: ignore[no-any-return]
 
-    def settle(self, argv: list[str] | None = None) -> None:
-        """Give every parameter that is still unknown its early value (argv or default)."""
-        for name, param in self.data["params"].items():
+    def settle(self, argv: list[str] | None = None, names: Iterable[str] | None = None) -> None:
+        """Give parameters (default: all) that are still unknown their early value."""
+        for name in self.data["params"] if names is None else names:
+            param = self.data["params"][name]
             self.params.setdefault(name, _early(param, sys.argv if argv is None else argv))
 
     def present(self, component: str) -> bool:

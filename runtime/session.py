@@ -8,6 +8,7 @@ from typing import Any
 from cfac.runtime.client import Client
 from cfac.runtime.errors import OwnerLost
 from cfac.runtime.run import Run
+from cfac.runtime.table import label
 from cfac.runtime.trace import QuietTrace, TraceWriter
 
 log = logging.getLogger("cfac")
@@ -53,3 +54,18 @@ class Session:
         self.post({"op": "retire"})
         self.client.close()
         self._trace.close()
+
+
+class Place:
+    """Where an event happens: the session, the component's label and its replica index."""
+
+    def __init__(self, session: Session, name: str, index: int | None) -> None:
+        self.session = session
+        self.name = name
+        self.component, _, self.state = name.partition(".")
+        self.index = index
+        self.label = label(self.component, index)
+
+    def record(self, event: str, t: int | None = None) -> None:
+        """Append a begin, wait or publish event to the trace."""
+        self.session.record(event, t, c=self.component, i=self.index, s=self.state)

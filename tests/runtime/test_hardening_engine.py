@@ -463,7 +463,7 @@ def hooks(runs, monkeypatch):
     made = Hooks(Plan.of(data))
     made.publish("a.Start")
     yield made
-    made._session.post({"op": "dissolve", "reason": "the test is over"})
+    made.session.post({"op": "dissolve", "reason": "the test is over"})
     os.environ.pop("CFAC_RUN", None)
 
 
@@ -477,7 +477,7 @@ def test_a_state_is_published_even_if_its_value_is_not(hooks, value):
         return value
 
     hooks.publish("a.Up", value=compute)
-    with Channel.of_run(hooks._session.run) as channel:
+    with Channel.of_run(hooks.session.run) as channel:
         found = in_thread(lambda: channel.wait_state("a", "Up", timeout=5))
     assert found == (1 / 3 if value == 1 / 3 else None)
 
