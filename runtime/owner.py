@@ -168,6 +168,8 @@ class Owner:
             while data := connection.sock.recv(65536):
                 for message in connection.decoder.feed(data):
                     self._handle(connection, message)
+                if connection not in self.connections:
+                    return  # a message led to the end of its own sender, read to its end there
         except BlockingIOError:
             return
         except ConnectionError:
