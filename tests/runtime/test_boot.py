@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -87,16 +85,7 @@ def test_two_engines_in_one_process_are_two_runs(engine, runs):
         "    print(first.add([1, 2]), second.add([3, 4]))\n"
         "    first.close(); second.close()\n"
     )
-    script = engine / "two.py"
-    script.write_text(code)
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=engine,
-        env=tiny.environment(runs),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = tiny.run_script(engine, runs, code)
     assert result.stdout == "3 7\n", result.stderr
     folders = tiny.run_folders(runs)
     assert len(folders) == 2
@@ -119,16 +108,7 @@ def test_an_engine_started_by_an_observed_engines_process_is_a_run_of_its_own(en
         "    print(inner.stdout.split()[-1], outer.add([1, 2]))\n"
         "    outer.close()\n"
     )
-    script = engine / "nested.py"
-    script.write_text(code)
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=engine,
-        env=tiny.environment(runs),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = tiny.run_script(engine, runs, code)
     assert result.stdout == "11 3\n", result.stderr
     assert [messages(verify(tiny.read_run(f))) for f in tiny.run_folders(runs)] == [[], []]
 

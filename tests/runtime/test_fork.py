@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,21 +86,8 @@ THREAD = (
 )
 
 
-def run_script(engine, runs, text, **extra):
-    script = engine / "script.py"
-    script.write_text(text)
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=engine,
-        env=tiny.environment(runs, **extra),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_a_thread_at_the_fork_point_falls_back_with_one_line(engine, runs):
-    result = run_script(engine, runs, THREAD)
+    result = tiny.run_script(engine, runs, THREAD)
     assert result.stdout == "6\n", result.stderr
     lines = [line for line in result.stderr.splitlines() if "by the engine itself" in line]
     assert len(lines) == 1, result.stderr
@@ -141,7 +126,7 @@ def test_the_parents_environment_and_folder_travel(engine, runs):
         "    engine.close()\n"
         "    print(engine.process.exitcode, engine.process.name, engine.process.daemon)\n"
     )
-    result = run_script(engine, runs, text, GONE="1")
+    result = tiny.run_script(engine, runs, text, GONE="1")
     assert result.stdout.splitlines() == ["/ 4", "0 TinyCore False"], result.stderr
 
 

@@ -71,6 +71,20 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def run_script(engine, runs, text, **extra):
+    """Run a Python program in the engine's folder; the outcome."""
+    script = engine / "script.py"
+    script.write_text(text)
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=engine,
+        env=environment(runs, **extra),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def run_folders(runs: Path) -> list[Path]:
     return sorted(path.parent for path in runs.glob("*/run.json"))
 
