@@ -178,7 +178,8 @@ class Family:
         how = processes.describe_status(status)
         owner.trace.write("ended", pid=member.pid, components=sorted(member.components), how=how)
         if member.root:
-            self._root_ended(member, how, killed=processes.was_killed(status))
+            unseen = member.pidfd < 0  # gone before its owner was up
+            self._root_ended(member, how, killed=unseen or processes.was_killed(status))
             return
         if member.early:
             return  # given up before it was adopted: the engine starts its own

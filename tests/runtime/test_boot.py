@@ -114,6 +114,7 @@ def test_an_engine_started_by_an_observed_engines_process_is_a_run_of_its_own(en
 
 
 STATES = [
+    ("frontend", "Start"),  # the owner has hardly begun
     ("frontend", "ConfigReady"),
     ("core", "Start"),
     ("core", "Constructed"),
