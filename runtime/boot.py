@@ -260,9 +260,7 @@ class Hooks:
         place.session.started.add(place.label)
         first = self.plan.states(place.component)[0]
         if place.state != first and place.component not in self._roots:
-            birth = Place(place.session, f"{place.component}.{first}", place.index)
-            place.session.post({"op": "set", "c": birth.label, "s": first})
-            birth.record("publish")
+            Place(place.session, f"{place.component}.{first}", place.index).publish()
 
     def _settle_params(self, session: Session, name: str, params: _Lazy) -> None:
         """Send the values of the parameters that are known once ``name`` is published."""

@@ -170,6 +170,4 @@ class Schedule:
         ):
             return
         for state in self._birth_states(place.component):
-            birth = Place(place.session, f"{place.component}.{state}", place.index)
-            place.session.post({"op": "set", "c": birth.label, "s": state})
-            birth.record("publish")
+            Place(place.session, f"{place.component}.{state}", place.index).publish()
