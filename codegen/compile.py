@@ -122,7 +122,7 @@ def compile_engine(
         for state in birth_prefix(spec, component):
             name = f"{component.name}.{state.name}"
             work.published.add(name)
-            work.rows.append(Row(name, "publish", "birth", "", 0, "the forked child's birth", ""))
+            work.rows.append(Row(name, "publish", "birth", "", 0, "the child's birth", ""))
     _check_params(work, bounds)
     for file in work.files.values():
         _add_import(work, file)

@@ -20,6 +20,7 @@ COMMANDS: dict[str, _Lazy] = {
     "apply": _Lazy("cfac.codegen.commands:apply", "Apply the patch to an engine's tree."),
     "unapply": _Lazy("cfac.codegen.commands:unapply", "Take the patch out of a tree again."),
     "graph": _Lazy("cfac.compiler.commands.graph:graph", "Draw a spec's graph."),
+    "analyze": _Lazy("cfac.compiler.commands.analyze:analyze", "Predict how long a start takes."),
     "run": _Lazy("cfac.compiler.commands.run:run", "Run a spec bound to Python callables."),
     "trace": _Lazy("cfac.compiler.commands.trace:trace", "Show or verify the trace of a run."),
     "explain": _Lazy("cfac.compiler.commands.explain:explain", "Explain a diagnostic's code."),

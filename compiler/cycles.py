@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cfac.compiler.diagnostics import Diagnostic, Note, Span
-from cfac.compiler.graph import Edge, Graph, Node
+from cfac.compiler.graph import BIRTHS, Edge, Graph, Node
 from cfac.compiler.scc import cyclic_components, shortest_cycle, topological_order
 
 #: The search for the smallest cyclic count gives up above this.
@@ -205,7 +205,7 @@ def edge_note(graph: Graph, at: int, source: str, target: str) -> Note:
     edge = graph.edges[at]
     if edge.kind == "own":
         return Note(f"{target} comes after {source}: own order of its component", edge.span)
-    if edge.kind == "fork":
+    if edge.kind in BIRTHS:
         return Note(f"{target} comes after {source}: {edge.reason}", edge.span)
     extra = []
     if edge.ref is not None and not source.startswith(str(edge.ref)):
@@ -259,7 +259,7 @@ def describe(graph: Graph, cycle: Cycle, suspects: Callable[[Edge], bool]) -> Di
 
 def words(edge: Edge) -> str:
     """How the spec writes an edge's reference: ``after: core.Ready``, ``fork: core.Ready``."""
-    return f"{'fork' if edge.kind == 'fork' else 'after'}: {edge.ref}"
+    return f"{edge.kind if edge.kind in BIRTHS else 'after'}: {edge.ref}"
 
 
 def _advice(edges: list[Edge], suspects: Callable[[Edge], bool]) -> tuple[Span | None, str]:
@@ -270,8 +270,9 @@ def _advice(edges: list[Edge], suspects: Callable[[Edge], bool]) -> tuple[Span |
     if chosen:
         edge = chosen[0]
         return edge.span, f"look at `{words(edge)}`: the chain has the opposite order"
-    if len(waits) == 1 and waits[0].kind == "fork":
-        return waits[0].span, f"fork before {waits[0].ref}, from an earlier state"
+    if len(waits) == 1 and waits[0].kind in BIRTHS:
+        where = "from" if waits[0].kind == "fork" else "at"
+        return waits[0].span, f"{waits[0].kind} before {waits[0].ref}, {where} an earlier state"
     if len(waits) == 1:
         return waits[0].span, f"remove `after: {waits[0].ref}`, or wait for an earlier state"
     for edge in waits:

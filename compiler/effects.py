@@ -53,7 +53,8 @@ class Fork:
 
 def fork_of(spec: Spec, component: Component) -> Fork | None:
     """The fork that makes a component's process, if its strategy is one."""
-    at = component.process.strategy.at if component.process is not None else None
+    strategy = component.process.strategy if component.process is not None else None
+    at = strategy.at if strategy is not None and strategy.kind == "fork" else None
     parent = spec.components.get(at.component) if at is not None else None
     state = parent.state(at.state) if parent is not None and at is not None else None
     if at is None or parent is None or state is None or len(parent.states) < 2:

@@ -28,7 +28,7 @@ class Transition:
 
 
 class ExpandedEdge(NamedTuple):
-    """``target`` waits for ``source``: own order (``ref`` is None), ``after`` or a fork."""
+    """``target`` waits for ``source``: own order (``ref`` is None), ``after`` or a birth."""
 
     source: int
     target: int
@@ -37,6 +37,7 @@ class ExpandedEdge(NamedTuple):
     span: Span | None = None
     reason: str | None = None
     fork: bool = False
+    prespawn: bool = False
 
 
 @dataclass(slots=True)
@@ -122,7 +123,7 @@ def expand(spec: Spec, counts: Mapping[str, int], absent: Container[str] = ()) -
                         if source is not None:
                             graph.edges.append(
                                 ExpandedEdge(source, target, ref, dependency.schedule, ref.span,
-                                             dependency.reason, kind == "fork")
+                                             dependency.reason, kind == "fork", kind == "prespawn")
                             )  # fmt: skip
     for edge in graph.edges:
         graph.successors[edge.source].append(edge.target)

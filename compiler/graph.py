@@ -21,9 +21,11 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
 from cfac.compiler.diagnostics import Span
-from cfac.compiler.model import Component, Dependency, Ref, Spec, State
+from cfac.compiler.model import Component, Dependency, Ref, Spec, State, WaitKind
 
-EdgeKind = Literal["own", "after", "ring", "merge", "fork"]
+EdgeKind = Literal["own", "after", "ring", "merge", "fork", "prespawn"]
+#: The kinds of edges with which a child process begins.
+BIRTHS = ("fork", "prespawn")
 
 #: Literal counts above this stay symbolic unless a layout lists their replicas.
 MAX_LITERAL = 4096
@@ -222,16 +224,16 @@ def _add_after(
     component: Component,
     state: State,
     dependency: Dependency,
-    wanted: Literal["after", "fork"],
+    wanted: WaitKind,
 ) -> None:
-    """Add the edges of one ``after`` entry, or of a fork."""
+    """Add the edges of one ``after`` entry, or of a child's birth."""
     ref = dependency.ref
     sources = graph.ids.get((ref.component, ref.state))
     if not sources:
         return
     targets = graph.ids[component.name, state.name]
     kind, reason = _kind(spec, component, state, dependency)
-    kind = "fork" if wanted == "fork" else kind
+    kind = kind if wanted == "after" else wanted
 
     def edge(
         source: int,

@@ -17,6 +17,8 @@ IndexKind = Literal["none", "all", "offset", "at", "layout"]
 SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
 #: Sites of a component's process, not of one of its transitions.
 PROCESS_KINDS: tuple[SiteKind, ...] = ("stop", "start", "context")
+#: Why a transition comes after another one's: it waits, or its process begins there.
+WaitKind = Literal["after", "fork", "prespawn"]
 At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
 Scalar = str | int | float | bool | None
 
@@ -118,12 +120,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``engine``: as the engine does it; ``fork``: from the parent once it is in ``at``.
+    """``engine``: as the engine does it; ``fork``: from the parent once it is in ``at``;
+    ``prespawn``: an interpreter of its own, started once the parent is in ``at``.
 
-    ``at`` is None for a fork whose reference is malformed or leads nowhere.
+    ``at`` is None for a prespawn as soon as the parent is there at all (its first state),
+    and for a reference that is malformed or leads nowhere.
     """
 
-    kind: Literal["engine", "fork"] = "engine"
+    kind: Literal["engine", "fork", "prespawn"] = "engine"
     at: Ref | None = None
 
 
@@ -134,7 +138,7 @@ class Process:
     ``name`` is the multiprocessing name by which the runtime knows the process;
     ``{i}`` in it stands for the replica index.  ``stop`` is where the engine begins to
     end the process by itself: after that its end is no failure.  ``start`` is the callee
-    that makes the process object (the child is forked early and adopted there);
+    that makes the process object (the child is there before and is adopted there);
     ``context`` are callees that return the multiprocessing context (all of them apply).
     """
 
@@ -185,18 +189,19 @@ class Component:
 
     @property
     def fork(self) -> Dependency | None:
-        """The order that a fork brings: a forked process begins after its parent's state."""
-        at = self.process.strategy.at if self.process is not None else None
-        if at is None or len(self.states) < 2:
+        """The order that a fork or a prespawn brings: the child begins after its parent's state."""
+        strategy = self.process.strategy if self.process is not None else Strategy()
+        if strategy.at is None or len(self.states) < 2:
             return None
-        return Dependency(at, schedule=True, reason=f"forked from {at}")
+        how = "forked from" if strategy.kind == "fork" else "prespawned at"
+        return Dependency(strategy.at, schedule=True, reason=f"{how} {strategy.at}")
 
-    def waits(self, state: State) -> Iterator[tuple[Dependency, Literal["after", "fork"]]]:
+    def waits(self, state: State) -> Iterator[tuple[Dependency, WaitKind]]:
         """What a transition comes after beside its own component's order."""
         for dependency in state.after:
             yield dependency, "after"
-        if self.fork is not None and state is self.states[1]:
-            yield self.fork, "fork"
+        if self.fork is not None and self.process is not None and state is self.states[1]:
+            yield self.fork, "fork" if self.process.strategy.kind == "fork" else "prespawn"
 
 
 @dataclass(frozen=True, slots=True)

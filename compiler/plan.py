@@ -126,25 +126,35 @@ def _sites(binding: Binding, version: VersionTest) -> dict[str, list[Any]]:
     }
 
 
-def _process(process: Process) -> dict[str, Any]:
-    at = process.strategy.at
+def _strategy(spec: Spec, process: Process) -> str | dict[str, list[str]]:
+    """The strategy; a bare prespawn is at its parent's first state."""
+    kind, at = process.strategy.kind, process.strategy.at
+    if at is not None:
+        return {kind: [at.component, at.state]}
+    parent = spec.components.get(process.spawned_by or "")
+    if kind == "prespawn" and parent is not None:
+        return {kind: [parent.name, parent.states[0].name]}
+    return "engine"
+
+
+def _process(spec: Spec, process: Process) -> dict[str, Any]:
     return {
         "spawned_by": process.spawned_by,
         "name": process.name,
-        "strategy": {"fork": [at.component, at.state]} if at is not None else "engine",
+        "strategy": _strategy(spec, process),
         "start": bool(process.start),
         "context": bool(process.context),
     }
 
 
-def _component(component: Component, version: VersionTest) -> dict[str, Any]:
+def _component(spec: Spec, component: Component, version: VersionTest) -> dict[str, Any]:
     process, policy = component.process, component.policy
     return {
         "states": [state.name for state in component.states],
         "aux": [state.name for state in component.states if state.aux],
         "replicas": component.replicas,
         "when": _condition(component.when, version),
-        "process": process and _process(process),
+        "process": process and _process(spec, process),
         "policy": policy and {"gc": policy.gc, "until": policy.until.state},
     }
 
@@ -198,7 +208,7 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
             }
             for param in spec.params.values()
         },
-        "components": {c.name: _component(c, version) for c in spec.components.values()},
+        "components": {c.name: _component(spec, c, version) for c in spec.components.values()},
         "transitions": {
             f"{component.name}.{state.name}": _transition(
                 state, bindings.get((component.name, state.name)), birth=state in births

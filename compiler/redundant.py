@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from cfac.compiler.diagnostics import Diagnostics, Note
-from cfac.compiler.graph import Edge, Graph
+from cfac.compiler.graph import BIRTHS, Edge, Graph
 from cfac.compiler.model import Condition, Spec
 from cfac.compiler.scc import strongly_connected
 
@@ -26,7 +26,7 @@ def check_redundant(spec: Spec, graph: Graph, out: Diagnostics) -> None:
     """Warn (CF303) of ``after`` entries that the others imply.  ``graph`` is not expanded."""
     search = _Search(spec, graph)
     for number, edge in enumerate(graph.edges):
-        if edge.ref is None or edge.kind == "fork" or edge.layout is not None:
+        if edge.ref is None or edge.kind in BIRTHS or edge.layout is not None:
             continue
         path = search.implied(number, edge)
         if path is None:

@@ -6,6 +6,7 @@ The shape is already checked; what has the wrong one is left out without a messa
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from cfac.compiler.bindings import build_site
 from cfac.compiler.diagnostics import Diagnostics
@@ -16,6 +17,7 @@ from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_EARLY: tuple[Literal["fork", "prespawn"], ...] = ("fork", "prespawn")
 
 
 def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
@@ -46,13 +48,20 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
 
 def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:
     if isinstance(node, MapNode):
-        parent = text_node(node.get("fork"))
-        return Strategy("fork", parse_ref(parent, diagnostics) if parent is not None else None)
+        kinds: list[Literal["fork", "prespawn"]] = [k for k in _EARLY if node.get(k) is not None]
+        if len(kinds) != 1:
+            if kinds or not node.entries:  # else the unknown key is reported
+                message = "a strategy is one of {fork: parent.State} and {prespawn: parent.State}"
+                diagnostics.error("CF109", message, node.span)
+            return Strategy()
+        parent = text_node(node.get(kinds[0]))
+        return Strategy(kinds[0], parse_ref(parent, diagnostics) if parent is not None else None)
     word = text_node(node)
     if word is not None and word.text == "prespawn":
-        not_built("the strategy 'prespawn'", word.span, diagnostics)
-    elif word is not None and word.text != "engine":
-        hint = "write 'engine' (the default), or {fork: parent.State}"
+        return Strategy("prespawn")
+    if word is not None and word.text != "engine":
+        hint = "write 'engine' (the default), 'prespawn', {prespawn: parent.State} or "
+        hint += "{fork: parent.State}"
         message = f"the strategy {word.text!r} is unknown"
         diagnostics.error("CF109", message, word.span, help=hint)
     return Strategy()

@@ -1,4 +1,4 @@
-"""Checks of the schedule constructs: forks, work of auxiliary states, policies."""
+"""Checks of the schedule constructs: forks, prespawns, work of auxiliary states, policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
 from cfac.compiler.graph import Graph
-from cfac.compiler.model import Component, Index, Process, Ref, Spec, State, Strategy
+from cfac.compiler.model import Component, Index, Process, Ref, Spec, State
 from cfac.compiler.places import is_written, node_at, span_at, state_options
 from cfac.compiler.refs import component_span, index_span, state_span
 from cfac.compiler.yamlpos import MapNode
@@ -19,23 +19,48 @@ Resolve = Callable[[Ref, Component], bool]
 def check_process(
     spec: Spec, root: MapNode, component: Component, resolve: Resolve, out: Diagnostics
 ) -> Component:
-    """Check how a component's process comes to be; a fork that cannot be is dropped."""
+    """Check how a component's process comes to be; a reference that cannot be is dropped."""
     process = component.process
     if process is None:
         return component
     at = process.strategy.at
+    if at is None:
+        _check_bare(spec, root, component, process, out)
     good = at is None or (resolve(at, component) and _check_parent(spec, root, component, at, out))
     _check_places(spec, root, component, process, out)
     if good:
         return component
-    return replace(component, process=replace(process, strategy=Strategy("fork")))
+    strategy = replace(process.strategy, at=None)
+    return replace(component, process=replace(process, strategy=strategy))
+
+
+def _check_bare(
+    spec: Spec, root: MapNode, component: Component, process: Process, out: Diagnostics
+) -> None:
+    """A bare ``prespawn`` is at the first state of the component that spawns it."""
+    path = ("components", component.name, "process", "strategy")
+    span = span_at(root, path, process.span)
+    if process.strategy.kind != "prespawn" or isinstance(node_at(root, path), MapNode):
+        return
+    parent = spec.components.get(process.spawned_by or "")
+    if process.spawned_by is None:
+        message = f"{component.name} has no 'spawned_by', so it cannot be prespawned"
+        hint = "add spawned_by: and the component whose process starts it"
+        out.error("CF220", message, span, help=hint)
+    elif parent is not None and parent is not component:
+        index = Index("offset", 0) if component.replicas == parent.replicas else Index()
+        index = index if parent.replicas is not None else Index()
+        first = Ref(parent.name, parent.states[0].name, index, span)
+        _check_parent(spec, root, component, first, out)
 
 
 def _check_parent(
     spec: Spec, root: MapNode, component: Component, at: Ref, out: Diagnostics
 ) -> bool:
-    """A process is forked from the one that spawns it, in a state that somebody publishes."""
+    """A process is begun by the one that spawns it, in a state that somebody publishes."""
     assert component.process is not None
+    kind = component.process.strategy.kind
+    done, where = {"fork": ("forked", "fork from"), "prespawn": ("prespawned", "prespawn at")}[kind]
     parent, spawner = spec.components[at.component], component.process.spawned_by
     if spawner != parent.name:
         notes = []
@@ -43,8 +68,8 @@ def _check_parent(
             message = f"{component.name} is spawned by {spawner}, not by {parent.name}"
             notes = [Note("'spawned_by' is here", component.process.span)]
         else:
-            message = f"{component.name} has no 'spawned_by', so it cannot be forked"
-        hint = f"write spawned_by: {parent.name}, or fork from a state of the spawning component"
+            message = f"{component.name} has no 'spawned_by', so it cannot be {done}"
+        hint = f"write spawned_by: {parent.name}, or {where} a state of the spawning component"
         out.error("CF220", message, component_span(at), notes=notes, help=hint)
         return False
     if parent.replicas is not None and at.index != Index("offset", 0):
@@ -56,17 +81,17 @@ def _check_parent(
             notes=[Note(f"{parent.name} has replicas: {parent.replicas}", parent.span)],
             help=f"write {parent.name}[i].{at.state}"
             if each
-            else f"give {component.name} the same replicas, or fork from one that has none",
+            else f"give {component.name} the same replicas, or {where} one that has none",
         )
         return False
     unbound = not is_written(root, ("bind", f"{parent.name}.{at.state}"))
     if parent.states[0].name == at.state and is_bound(spec, root) and unbound:
         out.error(
             "CF221",
-            f"{at} is where {parent.name} starts, and it is not bound: nothing says when to fork",
+            f"{at} is where {parent.name} starts, and it is not bound: nothing says when to {kind}",
             state_span(at),
             notes=[Note(f"{parent.name} starts here", parent.states[0].span)],
-            help=f"bind {parent.name}.{at.state}: publish, or fork from a later state",
+            help=f"bind {parent.name}.{at.state}: publish, or {where} a later state",
         )
         return False
     return True
@@ -75,7 +100,10 @@ def _check_parent(
 def _check_places(
     spec: Spec, root: MapNode, component: Component, process: Process, out: Diagnostics
 ) -> None:
-    """A fork takes over at the callee that makes the process, or at the contexts for it."""
+    """A fork takes over at the callee that makes the process, or at the contexts for it.
+
+    A prespawn only at the first.
+    """
     path = ("components", component.name, "process")
     written = [kind for kind in ("start", "context") if is_written(root, (*path, kind))]
     body = node_at(root, path)
@@ -100,10 +128,15 @@ def _check_places(
             help="add start: {in: ..., at: replace_callee, call: context.Process}, or context: "
             "{in: ..., at: replace_callee, call: get_context}",
         )
+    elif process.strategy.kind == "prespawn":
+        _check_adopted(spec, root, component, process, spans, out)
     elif not fork and node_at(root, (*path, "strategy")) is None:
         for kind, span in spans.items():
             message = f"{kind!r} is of a fork, and {component.name} has no 'strategy'"
             hint = "add strategy: {fork: parent.State}, or remove it"
+            if kind == "start":
+                message = f"'start' is of a fork or prespawn, and {component.name} has neither"
+                hint = "add strategy: {fork: parent.State} or strategy: prespawn, or remove it"
             out.error("CF222", message, span, help=hint)
     elif not fork:
         for kind, span in spans.items():
@@ -125,6 +158,59 @@ def _check_places(
             spans["start"],
             notes=[Note(f"{component.name} is declared here", component.span)],
             help="use 'context': each replica is forked where the engine starts it",
+        )
+
+
+def _check_adopted(
+    spec: Spec,
+    root: MapNode,
+    component: Component,
+    process: Process,
+    spans: dict[str, Span],
+    out: Diagnostics,
+) -> None:
+    """A prespawned child is adopted where the engine makes its process, by its name."""
+    name = component.name
+    at = span_at(root, ("components", name, "process", "strategy"), process.span)
+    if "context" in spans:
+        out.error(
+            "CF222",
+            f"'context' is of a fork, and {name} is prespawned",
+            spans["context"],
+            notes=[Note("the strategy is here", at)],
+            help="name the callee that makes the process object instead, as in start: "
+            "{in: ..., at: replace_callee, call: context.Process}",
+        )
+    elif "start" not in spans and is_bound(spec, root):
+        out.error(
+            "CF222",
+            f"{name} is prespawned, but no 'start' says where the engine makes its process",
+            at,
+            help="add start: {in: ..., at: replace_callee, call: context.Process}",
+        )
+    if "start" in spans and process.name is None:
+        out.error(
+            "CF222",
+            f"{name} is prespawned before the engine names its process: 'name' is missing",
+            spans["start"],
+            help="give the process's multiprocessing name, as in name: EngineCore"
+            if component.replicas is None
+            else 'give the processes\' multiprocessing names, as in name: "Worker-{i}"',
+        )
+    elif process.name is not None and ("{i}" in process.name) != (component.replicas is not None):
+        span = span_at(root, ("components", name, "process", "name"), process.span)
+        out.error(
+            "CF222",
+            f"{name} is prespawned under the name {process.name!r}, "
+            + (
+                "but it has replicas: they could not be told apart"
+                if component.replicas is not None
+                else "but it has no replicas to be numbered"
+            ),
+            span,
+            help='write the replica\'s index as {i}, as in "Worker-{i}"'
+            if component.replicas is not None
+            else "write the whole name",
         )
 
 
@@ -184,13 +270,13 @@ def is_bound(spec: Spec, root: MapNode) -> bool:
 
 
 def birth_prefix(spec: Spec, component: Component) -> tuple[State, ...]:
-    """The states that an early forked child reaches by itself, right after its birth.
+    """The states that a child which is there early reaches by itself, right after its birth.
 
     Auxiliary states with ``does``, from the first transition on, that wait for nothing
     and are not bound: the runtime does their imports and publishes them.
     """
     process = component.process
-    if process is None or process.strategy.kind != "fork" or not process.start:
+    if process is None or process.strategy.kind == "engine" or not process.start:
         return ()
     bound = {b.ref.state for b in spec.bindings if b.ref.component == component.name}
     found: list[State] = []

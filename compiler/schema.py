@@ -222,16 +222,21 @@ StateEntry = Annotated[
 ]
 
 
-class ForkModel(Strict):
-    """A process that begins with its parent's state."""
+class StrategyModel(Strict):
+    """A process that begins early; exactly one of the two."""
 
-    fork: RefText = Field(description="The state of the parent, the component in 'spawned_by'.")
+    fork: RefText = Field(
+        default=ABSENT, description="It begins with its parent's memory, at this parent's state."
+    )
+    prespawn: RefText = Field(
+        default=ABSENT, description="It begins as a new interpreter, at this parent's state."
+    )
 
 
 Strategy = Annotated[
     Annotated[str, Field(json_schema_extra={"enum": ["engine", "prespawn"]}), Tag("<text>")]
-    | Annotated[ForkModel, Tag("<mapping>")],
-    _by_shape("'engine', or {fork: parent.State}"),
+    | Annotated[StrategyModel, Tag("<mapping>")],
+    _by_shape("'engine', 'prespawn', or {fork: parent.State}"),
 ]
 
 
@@ -250,12 +255,13 @@ class ProcessModel(Strict):
     strategy: Strategy = Field(
         default=ABSENT,
         description="'engine': as the engine does it; {fork: parent.State}: forked from the "
-        "parent once it is there. 'prespawn': not built yet.",
+        "parent once it is there. 'prespawn': started as soon as its parent is; "
+        "{prespawn: parent.State}: once that state is reached.",
     )
     start: Sites = Field(
         default=ABSENT,
-        description="Of a fork: the callee that makes the process object. The child is forked "
-        "as soon as its parent is in the state, and adopted here.",
+        description="Of a fork or a prespawn: the callee that makes the process object. The "
+        "child begins as soon as its parent is in the state, and is adopted here.",
     )
     context: Sites = Field(
         default=ABSENT,

@@ -92,8 +92,20 @@ class Hooks:
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
             if not self.stock:
+                self._mind_signals(place)
                 self.delays.after(place.label, place.state)
                 self.schedule.published(place)
+
+    def _mind_signals(self, place: Place) -> None:
+        """From the root's first state to its last, the owner hears of signals to it."""
+        if place.component not in self._roots or self.observe_only:
+            return
+        from cfac.runtime import interrupts
+
+        if place.state == self.plan.states(place.component)[-1]:
+            interrupts.ignore()
+        else:
+            interrupts.listen(place.session)
 
     def _post_with_value(
         self, session: Session, name: str, message: dict[str, Any], value: _Lazy
@@ -196,6 +208,7 @@ class Hooks:
         if self.stock and self.session is None and current_process_name() != "MainProcess":
             return  # a helper process of a start that is as stock
         if self.session is not None:
+            self.schedule.give_up()
             self.session.close()
         self.session, self.stock = None, True
         os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, all stay silent
@@ -227,7 +240,7 @@ class Hooks:
                     )
                 return None
             position = int(match) if match else None
-        session = self._join(name)
+        session = self.join(name)
         if session is None:
             return None
         if entry["replicas"] is None:
@@ -240,7 +253,7 @@ class Hooks:
         self._mark_start(place)
         return place
 
-    def _join(self, name: str) -> Session | None:
+    def join(self, name: str) -> Session | None:
         """This process's session; joins the run it was started in."""
         if self.session is None:
             run = Run.from_environment()
@@ -251,6 +264,7 @@ class Hooks:
                 )
                 return None
             self.session = Session(run)
+            self.schedule.joined(self.session)
         return self.session
 
     def _mark_start(self, place: Place) -> None:
@@ -261,6 +275,12 @@ class Hooks:
         first = self.plan.states(place.component)[0]
         if place.state != first and place.component not in self._roots:
             Place(place.session, f"{place.component}.{first}", place.index).publish()
+
+    def index_here(self, component: str) -> int | None:
+        """The replica of ``component`` that this process's name stands for."""
+        pattern = (self.plan.components[component]["process"] or {}).get("name") or ""
+        match = _match_name(pattern, current_process_name())
+        return int(match) if match else None
 
     def _settle_params(self, session: Session, name: str, params: _Lazy) -> None:
         """Send the values of the parameters that are known once ``name`` is published."""
@@ -284,10 +304,10 @@ class Hooks:
     def _become_stock(self, session: Session, reason: str) -> None:
         """The configuration is declared unsupported: one log line, then all is as in stock."""
         session.record("note", text=f"unsupported: {reason}")
+        self.schedule.give_up()  # while there is an owner, so that they do not miss it
         session.post({"op": "dissolve", "reason": reason})
         os.environ[ENVIRONMENT] = OFF
         self.stock = True
-        self.schedule.give_up()
         self.say(f"this start is as stock: {reason}")
 
     # -- trouble ------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Client:
     def __init__(self, path: str, token: str) -> None:
         self.path = path
         self.token = token
+        #: this process began before the engine asked for it, and may be given up
+        self.early = False
         self._ids = itertools.count(1)
         self._reset()
         _clients.add(self)
@@ -59,7 +61,8 @@ class Client:
             connection.settimeout(SEND_TIMEOUT)
             with reachable(self.path) as address:
                 connection.connect(address)
-            hello = {"op": "hello", "token": self.token, "name": current_process_name()}
+            name = current_process_name()
+            hello = {"op": "hello", "token": self.token, "name": name, "early": self.early}
             connection.sendall(pack(hello))
         except OSError as error:
             connection.close()

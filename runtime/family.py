@@ -21,6 +21,8 @@ UP_GRACE = 5.0
 TERM_GRACE = 3.0
 #: How long an end that may be another's consequence waits for that other one's.
 EXIT_GRACE = 5.0
+#: Asked to end during a start, the root gets this long to react before it is asked again.
+ASK_AGAIN = 1.5
 #: How long the owner stays after the root's end for children that have not joined yet.
 LINGER = 30.0
 _SCAN_INTERVAL = 0.25
@@ -63,6 +65,9 @@ class Family:
         self.retired = False
         self._steps: list[tuple[float, signal.Signals]] = []
         self._signalled: signal.Signals | None = None
+        #: The root was asked to end while it starts: by which signal, when it is asked
+        #: again, and whether it had no children any more when that was last looked at.
+        self._asked: tuple[signal.Signals, float, bool] | None = None
         self._linger_until: float | None = None
         self._next_scan = 0.0
         self._watch(root, "MainProcess", root=True)
@@ -89,7 +94,7 @@ class Family:
             self.end(engine_first=False)
 
     def mark_early(self, pid: int, early: bool) -> None:
-        """A child was forked before the engine asked for it; until it does, it may be given up."""
+        """A child began before the engine asked for it; until it does, it may be given up."""
         if pid in self.members:
             self.members[pid].early = early
 
@@ -98,6 +103,37 @@ class Family:
         member = self.members.get(pid)
         if member is not None:
             member.components.add(component)
+
+    def asked_to_end(self, number: int) -> None:
+        """The root got a polite signal during the start; see :meth:`_ask_again`."""
+        if self._asked is None and not self.owner.final:
+            self._asked = signal.Signals(number), time.monotonic() + ASK_AGAIN, False
+
+    def _ask_again(self, now: float) -> None:
+        """Repeat a signal that the engine has lost (see runtime.interrupts).
+
+        Nothing but that signal is ever sent to the root, and only while its start goes
+        on all the same: not once the engine ends its children.  If they ended by
+        themselves, a script may have caught its error and gone on to other things; a
+        program of the spec's has only its end before it, which may take a moment.
+        """
+        if self._asked is None or now < self._asked[1]:
+            return
+        number, _, alone = self._asked
+        self._asked = None
+        root = self.members.get(self.root)
+        if root is None or root.pidfd < 0 or self.stopping:
+            return
+        childless = not self._children()
+        if childless and not self.owner.is_program():
+            return
+        if not self.owner.final:  # once it is up, its handlers are those that do not fail
+            self._asked = number, now + ASK_AGAIN, childless
+        if childless and not alone:
+            return
+        self.owner.log(f"{number.name} did not end the start: it is sent again")
+        self.owner.trace.write("note", text=f"{number.name} is sent to the root again")
+        processes.send_signal(root.pidfd, number)
 
     def stop(self, component: str) -> None:
         """The engine ends a component's processes, and with them those they spawned."""
@@ -113,6 +149,8 @@ class Family:
             }
             grown = not found <= self.stopping
             self.stopping |= found
+        if self._asked is not None:  # a core under construction puts its end off
+            self.end(engine_first=False)
 
     def notice_ends(self) -> None:
         """Take note of the members that have ended by now."""
@@ -237,6 +275,7 @@ class Family:
         times = [self._steps[0][0]] if self._steps else []
         times += [0.0] if self._stillborn else []
         times += [] if self._judge_at is None else [self._judge_at]
+        times += [] if self._asked is None else [self._asked[1]]
         if (self.root_ended or self.retired) and not self._children():
             times.append(self._next_scan)
         return min(times, default=None)
@@ -248,12 +287,14 @@ class Family:
             self._ended(member, processes.exit_status(member.pid, member.pidfd))
         if self._judge_at is not None and self._judge_at <= now:
             self._judge()
+        self._ask_again(now)
         while self._steps and self._steps[0][0] <= now:
             _, number = self._steps.pop(0)
             self._signalled = number
             for member in self._children():
                 where = ", ".join(sorted(member.components)) or member.name
-                self.owner.log(f"ending {where} (process {member.pid}) by {number.name}")
+                if not member.early:  # nobody has asked for it, and nobody will miss it
+                    self.owner.log(f"ending {where} (process {member.pid}) by {number.name}")
                 processes.send_signal(member.pidfd, number)
         if self._children():
             return

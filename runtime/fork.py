@@ -23,6 +23,8 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any
 
+from cfac.runtime.adopt import Surroundings, apply
+
 
 def objection() -> str | None:
     """Why this process must not fork now; None if nothing is known against it.
@@ -52,7 +54,7 @@ class Forked(ForkProcess):
     cannot be sent, the child ends and the object becomes the engine's own process.
     """
 
-    _environment: dict[str, str]
+    _surroundings: Surroundings
     _orders: Any
     _adopted: Callable[[], Any]
     _options: dict[str, Any]
@@ -66,12 +68,12 @@ class Forked(ForkProcess):
         """
         here, there = get_context("fork").Pipe()
         child = cls(target=_await_orders, args=(there, here, before, adopted), name=name)
-        child._environment = dict(os.environ)
+        child._surroundings = Surroundings.now()
         ForkProcess.start(child)
         there.close()
         child._orders = here
-        # Before multiprocessing's exit handler joins the child, which waits for this end.
-        Finalize(None, here.close, exitpriority=100)
+        # Before multiprocessing's exit handler joins the child, which has nothing to run.
+        Finalize(None, _abandon, (child, here), exitpriority=100)
         return child
 
     def adopt(
@@ -90,7 +92,7 @@ class Forked(ForkProcess):
                 "target": self._options["target"],
                 "args": self._options.get("args", ()),
                 "kwargs": self._options.get("kwargs", {}),
-                "environment": self._changed_environment(),
+                "changes": self._surroundings.changes(),
                 "directory": os.getcwd(),
             }
             self._orders.send_bytes(ForkingPickler.dumps(orders))
@@ -112,14 +114,16 @@ class Forked(ForkProcess):
             self.kill()
         self.join()
 
-    def _changed_environment(self) -> dict[str, str | None]:
-        """What changed in the environment since the fork; None: the key is gone."""
-        now = dict(os.environ)
-        changed: dict[str, str | None] = {
-            key: value for key, value in now.items() if self._environment.get(key) != value
-        }
-        changed.update((key, None) for key in self._environment if key not in now)
-        return changed
+
+def _abandon(child: Forked, orders: Any) -> None:
+    """At the parent's exit: a child that was never told what to run must not keep it waiting.
+
+    It may be in the midst of its imports, so that it would see the pipe's end much later.
+    """
+    if not orders.closed:
+        orders.close()
+        if child.is_alive():
+            child.kill()
 
 
 def _await_orders(
@@ -134,11 +138,7 @@ def _await_orders(
         return  # the parent is gone, or needs no child
     there.close()
     orders = ForkingPickler.loads(data)
-    for key, value in orders["environment"].items():
-        if value is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = value
+    apply(orders["changes"])
     with contextlib.suppress(OSError):
         os.chdir(orders["directory"])
     adopted()

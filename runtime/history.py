@@ -23,7 +23,8 @@ class History:
     """One recorded run.
 
     ``begins`` and ``publishes`` map (component label, state) to the time stamps of
-    those events in ns, in the order of time; a well-behaved run has one each.
+    those events in ns, in the order of time; a well-behaved run has one each.  What a child
+    said that was given up before the engine asked for it is in ``events`` only.
     """
 
     folder: Path
@@ -79,6 +80,17 @@ def find_run(name: str | None) -> Path:
     return parent / matching[0]
 
 
+def _given_up(history: History) -> set[int]:
+    """The pids of the children that were given up, and of those that they had begun."""
+    found: set[int] = set()
+    grown = {event["child"] for event in history.of("given_up")}
+    while grown:
+        found |= grown
+        born = {e["pid"] for e in history.of("process") if e.get("ppid") in grown}
+        grown = born - found
+    return found
+
+
 def read_run(folder: Path) -> History:
     """Load a run's folder.  Half-written last lines (a killed process) are skipped."""
     info = json.loads((folder / "run.json").read_text())
@@ -98,10 +110,11 @@ def read_run(folder: Path) -> History:
                 damaged.append(f"{file.name}:{number}")
     events.sort(key=lambda event: event["t"])
     history = History(folder, info, plan, events, damaged=damaged)
+    given_up = _given_up(history)
     kinds = {"begin": history.begins, "wait": history.waits, "publish": history.publishes}
     for event in events:
         times = kinds.get(event["e"])
-        if times is not None:
+        if times is not None and event["pid"] not in given_up:
             key = (label(event["c"], event["i"]), event["s"])
             times.setdefault(key, []).append(event["t"])
     if plan is not None:

@@ -199,6 +199,8 @@ class Owner:
                 raise ChannelError("wrong token")
             connection.trusted = True
             self.family.join(connection.pid, str(message.get("name", "")))
+            if message.get("early"):
+                self.family.mark_early(connection.pid, True)
             return
         if not connection.trusted:
             raise ChannelError("no token was given")
@@ -273,6 +275,10 @@ class Owner:
 
     def _on_early(self, connection: Connection, message: dict[str, Any]) -> None:
         self.family.mark_early(connection.pid, bool(message["value"]))
+
+    def _on_interrupt(self, connection: Connection, message: dict[str, Any]) -> None:
+        if connection.pid == self.family.root:
+            self.family.asked_to_end(int(message["signal"]))
 
     def _on_leave(self, connection: Connection, _: dict[str, Any]) -> None:
         self.family.leave(connection.pid)
@@ -376,6 +382,13 @@ class Owner:
         if self.plan is None or name not in self.plan.components:
             return True
         return self.table.current.get(component) == self.plan.states(name)[-1]
+
+    def is_program(self) -> bool:
+        """Whether the root is a program that a parameter names, and no script or notebook."""
+        if self.plan is None:
+            return False
+        named = [name for name, p in self.plan.data["params"].items() if p.get("programs")]
+        return any(self.plan.params.get(name) is True for name in named)
 
     def check_final(self) -> None:
         """Note when every state of every component is published."""

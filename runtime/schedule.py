@@ -1,4 +1,4 @@
-"""The schedule of a start: early imports, forks at states, the collector's policy.
+"""The schedule of a start: early imports, forks and prespawns at states, the collector's policy.
 
 What a plan says beyond observing.  The hooks call it around their publishes; it never
 raises into the engine, and every way out of it is the engine's own start.
@@ -11,12 +11,14 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cfac.runtime import adopt
 from cfac.runtime.collector import Collector
-from cfac.runtime.plan import Plan
-from cfac.runtime.session import Place
+from cfac.runtime.plan import ParamsUnknown, Plan
+from cfac.runtime.session import Place, Session
 
 if TYPE_CHECKING:
     from cfac.runtime.boot import Hooks
+    from cfac.runtime.prespawn import Prespawned
 
 _T = TypeVar("_T")
 
@@ -28,11 +30,20 @@ class Schedule:
         self.hooks = hooks
         self.collector = Collector()
         self._forked_early: dict[str, Any] = {}
-        #: the component that this process is forked early for
+        #: the component that this process was forked or prespawned for
         self._early: str | None = None
+        #: component -> process name -> the child that waits; of this run
+        self._prespawned: dict[str, dict[str, Prespawned]] = {}
+        self._claim_role()
 
     def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
-        """The callee that makes ``component``'s process; a child forked early is adopted."""
+        """The callee that makes ``component``'s process; a child that is there is adopted."""
+        waiting = self._prespawned.get(component) if self.followed else None
+        if waiting is not None:
+            from cfac.runtime import prespawn
+
+            fall_back = functools.partial(self._prespawn_failed, component)
+            return prespawn.adopting(waiting, callee, fall_back)
         child = self._forked_early.pop(component, None) if self.followed else None
         if child is None:
             return callee
@@ -75,10 +86,15 @@ class Schedule:
         """What the schedule has to do once a state is published."""
         self._apply_policy(place)
         self._publish_birth(place)
-        self._fork_at(place.name)
+        self._begin_children(place.name, place.index)
+        self._trim()
 
     def give_up(self) -> None:
-        """The start is as stock from here on: end what was forked early, close the policy."""
+        """The start is as stock from here on: end what began early, close the policy."""
+        for component, waiting in self._prespawned.items():
+            while waiting:
+                self._discard(component, waiting.popitem()[1])
+        self._prespawned = {}
         for child in self._forked_early.values():
             child.discard()
         self._forked_early.clear()
@@ -87,13 +103,26 @@ class Schedule:
     def forked(self) -> None:
         """In a forked child: the parent's children are not ours."""
         self._forked_early = {}
+        for waiting in self._prespawned.values():
+            while waiting:
+                waiting.popitem()[1].forget()
+        self._prespawned = {}
+
+    def joined(self, session: Session) -> None:
+        """This process has joined its run."""
+        if adopt.waits(self):
+            session.early(True)
 
     def born(self, component: str) -> None:
         """In a child of multiprocessing: take what exec would have given it."""
+        if self._early == component and self.hooks.session is not None:
+            self.hooks.session.early(True)  # before its first state: it may die in that one
         process = self.hooks.plan.components[component]["process"]
         if process["strategy"] != "engine":
+            from cfac.runtime.interrupts import as_after_exec
             from cfac.runtime.openmp import restore
 
+            as_after_exec()
             restore()
 
     def _apply_policy(self, place: Place) -> None:
@@ -106,6 +135,11 @@ class Schedule:
                 self.collector.rest()
         if policy is not None and place.state == policy["until"]:
             self.collector.wake()
+
+    def _begin_children(self, name: str, index: int | None) -> None:
+        """Begin the children that are to begin at the state ``name``."""
+        self._fork_at(name)
+        self._prespawn_at(name, index)
 
     def _fork_at(self, name: str) -> None:
         """Fork the components whose process is forked early, at the state ``name``."""
@@ -125,34 +159,130 @@ class Schedule:
             self._early = component  # inherited by the child, which tells it what it is
             try:
                 birth = functools.partial(self._prepare_child, component)
-                child = Forked.born(process["name"], birth, self._adopted_child)
+                child = Forked.born(process["name"], birth, self.adopted)
                 self._forked_early[component] = child
             finally:
                 self._early = None
 
-    def _fall_back(self, component: str, reason: str) -> None:
+    def _fall_back(self, component: str, reason: str, who: str | None = None) -> None:
         """The component is started by the engine itself after all: one log line."""
-        self.hooks.say(f"{component} is started by the engine itself: {reason}")
+        self.hooks.say(f"{who or component} is started by the engine itself: {reason}")
         if self.hooks.session is not None:
             self.hooks.session.record("fallback", c=component, reason=reason)
 
     def _unsupported_by_guess(self) -> str | None:
         """Whether the command line already shows a configuration that is not described."""
-        guess = Plan.of(self.hooks.plan.data)
-        guess.settle()
-        return guess.unsupported()
+        return self._plan(guess=True).unsupported()
+
+    def _plan(self, *, guess: bool) -> Plan:
+        """The plan with what this process knows of the parameters; ``guess`` the others."""
+        plan = Plan.of(self.hooks.plan.data)
+        told = adopt.role.params if adopt.role is not None else {}
+        plan.params.update({k: v for k, v in told.items() if guess or k in plan.params})
+        if self.hooks.session is not None:
+            plan.params.update(self.hooks.session.run.params())
+        if guess:
+            plan.settle()
+        return plan
+
+    # -- prespawned children, in their parent -------------------------------------
+
+    def _prespawn_at(self, name: str, index: int | None) -> None:
+        """Start the interpreters that are to be there at the state ``name``; once in a run."""
+        if not self.followed:
+            return
+        for component, entry in self.hooks.plan.components.items():
+            process = entry["process"] or {}
+            here = process.get("start") and process["strategy"] == {"prespawn": name.split(".")}
+            if not here or component in self._prespawned:
+                continue
+            guess = self._plan(guess=True)
+            reason = guess.unsupported()
+            if reason is not None:
+                self._fall_back(component, reason)
+                continue
+            waiting = self._prespawned[component] = {}
+            for child in self._names(guess, component, index):
+                try:
+                    waiting[child] = self._prespawn(child, component, guess.params)
+                except Exception as error:
+                    self._fall_back(component, f"{child} could not be prespawned: {error!r}")
+                    break
+
+    def _prespawn(self, name: str, component: str, params: dict[str, Any]) -> Prespawned:
+        from cfac.runtime import prespawn
+
+        data = self.hooks.plan.data
+        role = adopt.Role(data["name"], component, dict(params))
+        return prespawn.Prespawned(name, data["engine"]["package"], role)
+
+    def _names(self, plan: Plan, component: str, index: int | None) -> list[str]:
+        """The process names of a component's children here; ParamsUnknown.
+
+        ``index`` is that of the parent: one with replicas has the child of its own index.
+        """
+        pattern = plan.components[component]["process"]["name"]
+        found = [k for k in plan.indices(component) if index is None or k in (None, index)]
+        return [pattern if k is None else pattern.replace("{i}", str(k)) for k in found]
+
+    def _trim(self) -> None:
+        """End the children for which the config has no use, once it is known."""
+        if not any(self._prespawned.values()):
+            return
+        plan = self._plan(guess=False)
+        for component, waiting in self._prespawned.items():
+            try:
+                wanted = self._names(plan, component, None)
+            except ParamsUnknown:
+                continue
+            for name in [name for name in waiting if name not in wanted]:
+                self._discard(component, waiting.pop(name))
+
+    def _prespawn_failed(
+        self, component: str, name: str, reason: str, child: Prespawned | None
+    ) -> None:
+        indexed = self.hooks.plan.components[component]["replicas"] is not None
+        self._fall_back(component, reason, f"{component} ({name})" if indexed else component)
+        if child is not None:
+            self._discard(component, child)
+
+    def _discard(self, component: str, child: Prespawned) -> None:
+        """End a child that is not needed; what it has said does not count."""
+        if self.hooks.session is not None:
+            self.hooks.session.record("given_up", c=component, child=child.pid)
+        child.discard()
+
+    # -- prespawned children, in themselves -----------------------------------------
+
+    def _claim_role(self) -> None:
+        """If this process was prespawned for this plan, it is told what to do here."""
+        role = adopt.role
+        if role is not None and role.schedule is None and role.plan == self.hooks.plan.name:
+            role.schedule, self._early = self, role.component
+
+    def born_early(self) -> None:
+        """The engine's package is imported: the states up to the first that is bound in it."""
+        assert self._early is not None
+        first = self.hooks.plan.states(self._early)[0]
+        if self.hooks.join(f"{self._early}.{first}") is None:
+            return
+        self._begin_children(f"{self._early}.{first}", self.hooks.index_here(self._early))
+        self._publish_births(self._early)
+
+    def adopted(self) -> None:
+        """The engine has said what this child, forked or prespawned, is to run."""
+        if adopt.role is not None:
+            adopt.role.waiting = False
+        if self.hooks.session is not None:
+            self.hooks.session.early(False)
 
     def _prepare_child(self, component: str) -> None:
         """In a child forked early: the states up to the first that is bound in the engine."""
-        if self.hooks.session is not None:
-            self.hooks.session.post({"op": "early", "value": True})
+        self._publish_births(component)
+
+    def _publish_births(self, component: str) -> None:
         for state in self._birth_states(component):
             self.hooks.publish(f"{component}.{state}")
-
-    def _adopted_child(self) -> None:
-        """In a child forked early: the engine has said what it is to run."""
-        if self.hooks.session is not None:
-            self.hooks.session.post({"op": "early", "value": False})
 
     def _birth_states(self, component: str) -> list[str]:
         births = []
@@ -170,4 +300,6 @@ class Schedule:
         ):
             return
         for state in self._birth_states(place.component):
-            Place(place.session, f"{place.component}.{state}", place.index).publish()
+            name = f"{place.component}.{state}"
+            Place(place.session, name, place.index).publish()
+            self._begin_children(name, place.index)

@@ -41,7 +41,14 @@ class Session:
             self.client.post(message)
         except OwnerLost as error:
             self.lost = error
+            if self.client.early:  # it is about to be ended, as the whole run
+                return
             log.warning("run %s: %s; nothing is observed from here on", self.run.id, error)
+
+    def early(self, value: bool) -> None:
+        """Tell the owner whether this process may still be given up: no engine asked for it yet."""
+        self.client.early = value
+        self.post({"op": "early", "value": value})
 
     def wait(self, message: dict[str, Any], timeout: float | None) -> list[Any]:
         """An enforced wait.  ComponentFailed, WaitTimeout or OwnerLost if it cannot end well."""

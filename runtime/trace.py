@@ -6,6 +6,7 @@ machine) and ``e``:
 - ``process``: pid, ppid, name, argv, ``started`` (ns, when the process began)
 - ``begin`` / ``wait`` / ``publish``: c (component), i (replica or null), s (state);
   a ``wait`` is the moment the component begins to wait, ``begin`` when it goes on
+- ``given_up``: child (its pid), c;  ``fallback``: c, reason
 - ``params``: values;  ``failed``: c, s, cause;  ``stall``, ``note``: text
 
 Publishers stamp before they send, waiters after they wake (DESIGN section 5).

@@ -31,7 +31,7 @@ def trace() -> None:
 
 
 @contextlib.contextmanager
-def _reading(folder: Path) -> Iterator[None]:
+def reading(folder: Path) -> Iterator[None]:
     """Turn what a damaged folder makes of reading it into one line."""
     try:
         yield
@@ -47,7 +47,8 @@ def _reading(folder: Path) -> Iterator[None]:
         raise click.ClickException(f"the run in {folder} is damaged: {what}") from error
 
 
-def _find(name: str | None) -> Path:
+def find_folder(name: str | None) -> Path:
+    """The folder of the run called ``name``; one line to the user if there is none."""
     try:
         return find_run(name)
     except ChannelError as error:
@@ -59,8 +60,8 @@ def _find(name: str | None) -> Path:
 def _timeline(name: str | None, title: str | None = None) -> Timeline:
     from cfac.compiler.draw.timeline import read
 
-    folder = _find(name)
-    with _reading(folder):
+    folder = find_folder(name)
+    with reading(folder):
         return read(read_run(folder), title)
 
 
@@ -87,8 +88,8 @@ def verify(run: str | None, chain: bool) -> None:
     from cfac.compiler.draw.timeline import one_line
     from cfac.runtime.verify import verify as verify_run
 
-    folder = _find(run)
-    with _reading(folder):
+    folder = find_folder(run)
+    with reading(folder):
         history: History = read_run(folder)
         findings = verify_run(history, chain=chain)
         number = history.info["id"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from cfac.compiler.cycles import find_cycle
 from cfac.compiler.draw.scene import (
@@ -19,7 +20,7 @@ from cfac.compiler.draw.scene import (
     lane_order,
     node_kind,
 )
-from cfac.compiler.expand import Transition, count_of, expand, indices
+from cfac.compiler.expand import ExpandedEdge, Transition, count_of, expand, indices
 from cfac.compiler.graph import Edge as GraphEdge
 from cfac.compiler.graph import build, self_waits
 from cfac.compiler.model import Component, MergeGroup, Scalar, Spec, State, Test
@@ -80,8 +81,8 @@ def expanded(spec: Spec, counts: Mapping[str, int], absent: Collection[str] = ()
         Edge(
             graph.names[edge.source],
             graph.names[edge.target],
-            "own" if edge.ref is None else "fork" if edge.fork else "after",
-            "fork" if edge.fork else "",
+            "own" if edge.ref is None else _birth(edge) or "after",
+            _birth(edge),
             schedule=edge.schedule,
             reason=edge.reason,
             span=edge.span,
@@ -107,6 +108,11 @@ def expanded(spec: Spec, counts: Mapping[str, int], absent: Collection[str] = ()
     return _paint(scene, marks)
 
 
+def _birth(edge: ExpandedEdge) -> Literal["fork", "prespawn", ""]:
+    """How a child process begins with this edge; empty for other edges."""
+    return "fork" if edge.fork else "prespawn" if edge.prespawn else ""
+
+
 def _node(
     component: Component, state: State, position: int, lane: str, chain: Mapping[str, int]
 ) -> Node:
@@ -128,7 +134,7 @@ def _dependencies(spec: Spec, component: Component, state: State, node: str) -> 
                 f"{ref.component}.{ref.state}",
                 node,
                 kind,
-                edge_label(ref.index, fork=kind == "fork"),
+                edge_label(ref.index, kind),
                 dependency.schedule,
                 dependency.reason,
                 ref.span,
@@ -177,7 +183,7 @@ def _template_cycles(spec: Spec) -> list[Mark]:
 
 
 def _label(edge: GraphEdge) -> str:
-    return edge_label(edge.ref.index, fork=edge.kind == "fork") if edge.ref else ""
+    return edge_label(edge.ref.index, edge.kind) if edge.ref else ""
 
 
 def _paint(scene: Scene, marks: Iterable[Mark]) -> Scene:

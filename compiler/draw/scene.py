@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cfac.compiler.diagnostics import Span
+from cfac.compiler.graph import BIRTHS
 from cfac.compiler.model import Component, Condition, Index, Spec, State, Test
 
 NodeKind = Literal["initial", "stock", "aux"]
-EdgeKind = Literal["own", "after", "fork"]
+EdgeKind = Literal["own", "after", "fork", "prespawn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Node:
 class Edge:
     """``target`` comes after ``source``.
 
-    ``label`` says which replicas of the source are meant, or that it is a fork.
+    ``label`` says which replicas of the source are meant, or that it is a birth.
     ``carried`` edges may lead to an earlier state of the drawing without being a cycle:
     they are about another replica.
     """
@@ -142,9 +143,9 @@ def lane_order(spec: Spec) -> list[tuple[Component, int, str | None]]:
     return order
 
 
-def edge_label(index: Index, *, fork: bool) -> str:
+def edge_label(index: Index, kind: str) -> str:
     """The label of a dependency's edge."""
-    return "fork" if fork else index_label(index)
+    return kind if kind in BIRTHS else index_label(index)
 
 
 def index_label(index: Index) -> str:

@@ -96,6 +96,8 @@ def describe(scene: Scene) -> str:
     for edge in scene.edges:
         if edge.kind == "fork":
             forks.append(f"{edge.target} begins as a fork of {edge.source}.")
+        if edge.kind == "prespawn":
+            forks.append(f"{edge.target} begins in a process started at {edge.source}.")
         if edge.kind == "after":
             source = f"{edge.source} [{edge.label}]" if edge.label else edge.source
             waits.setdefault(edge.target, []).append(source)
@@ -172,6 +174,8 @@ def _wire(wire: Wire) -> str:
         facts[0] = f"{edge.source}, then {edge.target}"
     if edge.kind == "fork":
         facts[0] = f"{edge.target} begins as a fork of {edge.source}"
+    if edge.kind == "prespawn":
+        facts[0] = f"{edge.target} begins in a process started at {edge.source}"
     if edge.schedule:
         facts.append("schedule: for speed only")
     if edge.reason:

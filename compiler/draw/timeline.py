@@ -105,6 +105,8 @@ class Timeline:
     missing: list[str]
     #: seconds that the first process had run before the start, where that is not drawn
     before: float | None = None
+    #: where its times count from, CLOCK_MONOTONIC in ns
+    origin: int = 0
 
     @property
     def complete(self) -> bool:
@@ -232,6 +234,7 @@ class _Reader:
             states=len(self.ends),
             missing=[one_line(f"{who}.{state}") for who, state in self.missing],
             before=self.before,
+            origin=self.origin,
         )
 
     def _lane(self, who: str) -> Lane:

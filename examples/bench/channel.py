@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stats import adopt_orphans, cpu_seconds, medians, quantile, table, write_json
+from stats import medians, quantile, table, write_json
+from tree import adopt_orphans, cpu_seconds
 
 from cfac import Channel
 

@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from stats import cpu_seconds, medians, quantile, table, write_json
+from stats import medians, quantile, table, write_json
+from tree import cpu_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = ROOT / "specs" / "vllm" / "process-tree.yaml"

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 #: A fixed, offline, small setting: what is compared must differ in the patch only.
 ENVIRONMENT = {
@@ -31,13 +31,13 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
 }
-ARGUMENTS = [
-    "--enforce-eager",
-    "--dtype=bfloat16",
-    "--max-model-len=512",
-    "--max-num-seqs=8",
-    "--seed=0",
-]
+SETTINGS: dict[str, str | int] = {
+    "dtype": "bfloat16",
+    "max_model_len": 512,
+    "max_num_seqs": 8,
+    "seed": 0,
+}
+LOG_TAIL = 6000
 
 
 def site_packages(engine: Path) -> Path:
@@ -70,7 +70,8 @@ class Server:
     """One ``vllm serve`` process.
 
     ``package`` is the folder of a patched copy (None: stock), ``paths`` further
-    entries of PYTHONPATH (where cfac is), ``runs`` the folder for traces.
+    entries of PYTHONPATH (where cfac is), ``runs`` the folder for traces, ``eager``
+    whether the model runs without being compiled.
     """
 
     engine: Path
@@ -80,6 +81,7 @@ class Server:
     paths: list[Path] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
+    eager: bool = True
     cache: Path | None = None
     runs: Path | None = None
     process: subprocess.Popen[bytes] | None = None
@@ -97,21 +99,28 @@ class Server:
         first = [self.package] if self.package else []
         environment["PYTHONPATH"] = os.pathsep.join(str(p) for p in [*first, *self.paths])
         environment |= self.environment
-        command = [str(self.engine / "bin" / "vllm"), "serve", str(self.model)]
-        command += ["--port", str(self.port), "--host", "127.0.0.1"]
-        command += [*ARGUMENTS, f"--tensor-parallel-size={self.tensor_parallel}", *self.arguments]
         self.started = time.monotonic()
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            self.process = self.launch(environment, log)
         return self
+
+    def command(self) -> list[str]:
+        command = [str(self.engine / "bin" / "vllm"), "serve", str(self.model)]
+        command += ["--port", str(self.port), "--host", "127.0.0.1"]
+        command += ["--enforce-eager"] if self.eager else []
+        command += [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+        return [*command, f"--tensor-parallel-size={self.tensor_parallel}", *self.arguments]
+
+    def launch(self, environment: dict[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(),
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=self.folder,
+            start_new_session=True,
+        )
 
     def __enter__(self) -> Server:
         return self.start() if self.process is None else self
@@ -124,6 +133,11 @@ class Server:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
+    @property
+    def log_tail(self) -> str:
+        """The log's end, for a message about a failed start."""
+        return self.log[-LOG_TAIL:].strip()
+
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
@@ -132,13 +146,12 @@ class Server:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if not self.running():
-                code = self.process and self.process.returncode
-                raise RuntimeError(f"the server ended with exit code {code}:\n{self.log[-6000:]}")
+                raise self.ended()
             url = f"http://127.0.0.1:{self.port}/health"
             with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
                 return time.monotonic() - self.started
             time.sleep(0.02)
-        raise RuntimeError(f"the server was not ready within {timeout} s:\n{self.log[-6000:]}")
+        raise RuntimeError(f"the server was not ready within {timeout} s:\n{self.log_tail}")
 
     def complete(self, prompt: str = "The engine starts", tokens: int = 8) -> dict[str, Any]:
         """A greedy completion with logprobs: text, tokens, logprobs."""
@@ -164,6 +177,11 @@ class Server:
             "logprobs": choice["logprobs"]["token_logprobs"],
             "top": choice["logprobs"]["top_logprobs"],
         }
+
+    def ended(self) -> RuntimeError:
+        """The error of a process that is gone."""
+        code = self.process and self.process.returncode
+        return RuntimeError(f"the server ended with exit code {code}:\n{self.log_tail}")
 
     def first_token(self) -> float:
         """Seconds from the launch to the first token of a completion."""

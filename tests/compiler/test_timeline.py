@@ -12,6 +12,7 @@ from recorded_runs import component, plan, write
 
 from cfac.compiler.draw import (
     text,
+    timeline_client,
     timeline_html,
     timeline_layout,
     timeline_perfetto,
@@ -178,6 +179,43 @@ def test_a_begin_that_was_not_recorded(tmp_path):
 def test_a_merged_group_is_one_bar(load):
     (lane,) = load("merged").lanes
     assert [[bar.state for bar in group] for group in lane.joined()] == [["Start"], ["One", "Two"]]
+
+
+def test_what_a_client_saw_is_a_lane_that_ends_the_picture(load):
+    timeline = load("good")
+    healthy, token = timeline.origin + 400_000_000, timeline.origin + 900_000_000
+    steps = [("Healthy", healthy), ("FirstToken", token)]
+    timeline_client.add(timeline, "client", steps, after="core.Ready")
+    assert timeline.total == timeline.end == pytest.approx(0.9)
+    assert timeline.complete and timeline.states == 9
+    lane = timeline.lanes[-1]
+    assert [(bar.state, bar.gate) for bar in lane.bars] == [
+        ("Healthy", "core.Ready"),
+        ("FirstToken", None),
+    ]
+    first, last = lane.bars
+    assert (first.waited, first.begin) == (0.0, bars(timeline)["core.Ready"].end)
+    assert (first.end, last.begin, last.end) == pytest.approx((0.4, 0.4, 0.9))
+    picture = timeline_layout.layout([load("good", "before"), timeline])
+    assert [strip.lane.name for strip in picture.blocks[1].strips][-1] == "client"
+    assert "client.Healthy after core.Ready" in [a[4] for a in picture.blocks[1].arrows]
+
+
+def test_a_client_of_a_run_that_never_got_there_waits_for_nothing(load):
+    timeline = load("failed")
+    timeline_client.add(timeline, "client", [("Gone", timeline.origin + 10**9)], "core.Ready")
+    (bar,) = timeline.lanes[-1].bars
+    assert (bar.begin, bar.waited, bar.gate) == (0.0, None, None)
+    assert not timeline.complete
+
+
+def test_a_clients_times_cannot_go_backwards(load):
+    timeline = load("good")
+    with pytest.raises(ValueError, match=r"client\.Healthy is 0\.181.* s before"):
+        timeline_client.add(
+            timeline, "client", [("Healthy", timeline.origin + 10**8)], after="core.Ready"
+        )
+    assert len(timeline.lanes) == 3 and timeline.states == 7
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ without it one is made under build/.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from real_engine import ROOT, Patched, cfac, vllm_server
+
+from cfac.runtime.processes import processes_of_run
 
 VERSION = "0.32.0"
 
@@ -80,8 +84,11 @@ def vllm_cache(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def serve(engine, model, vllm_cache):
-    """serve(patched or None, ...) -> a started Server; stopped at the end of the test."""
+    """serve(patched or None, ...) -> a started Server; ended at the end of the test."""
     servers = []
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell's background job, as CI may be, ignores SIGINT, and its children would
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(copy: Patched | None = None, *, installed: bool = True, **options):
         made = vllm_server.Server(
@@ -95,6 +102,28 @@ def serve(engine, model, vllm_cache):
         servers.append(made)
         return made
 
+    def end_all():
+        while servers:
+            end(servers.pop())
+
+    start.end = end_all  # for a test that starts many
     yield start
-    for made in servers:
-        made.__exit__()
+    end_all()
+
+
+@pytest.fixture(scope="session")
+def report_folder(request) -> Path:
+    """Where reports go: beside the summary if there is to be one, else under build/."""
+    summary = request.config.getoption("--summary")
+    return summary.parent if summary else ROOT / "build" / "soak"
+
+
+def end(server: vllm_server.Server) -> None:
+    """Kill what is left of a server at once: a test that wants a clean stop asks for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.process.pid, signal.SIGKILL)
+    run = server.run_folder()
+    for pid in processes_of_run(run.name) if run is not None else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    server.__exit__()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKED = ["specs", "compiler", "codegen", "runtime"]
+LINKED = ["specs", "compiler", "codegen", "runtime", "native"]
 PIP = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check"]
 CHANNEL = """
 from cfac import Channel
@@ -36,8 +36,8 @@ def run(*command: str | Path, cwd: Path = ROOT, **extra: str) -> str:
     return done.stdout
 
 
-def build_wheel(source: Path, out: Path) -> Path:
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source)
+def build_wheel(source: Path, out: Path, **extra: str) -> Path:
+    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source, **extra)
     (wheel,) = out.glob("*.whl")
     return wheel
 
@@ -84,7 +84,10 @@ def installed(request, tmp_path_factory) -> Environment:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *LINKED]
     listed = [name for name in run(*command).split("\0") if name and (ROOT / name).is_file()]
+    listed = [name for name in listed if not name.startswith("native/") or name.endswith(".py")]
     expected = {f"cfac/{name}" for name in listed} | {"cfac/__init__.py", "cfac/py.typed"}
+    expected.add("cfac/native/libcfac.so")
+    assert wheel.name.startswith("cfac-") and "-py3-none-linux_" in wheel.name
     assert {name for name in names(wheel) if ".dist-info/" not in name} == expected
     for name in (
         "cfac/compiler/explain/CF301.md",
@@ -119,6 +122,22 @@ def test_the_sdist_gives_the_same_wheel(wheel, tmp_path):
     assert tops.isdisjoint({"build", "tests", ".venv", ".git", *LINKED})
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     assert names(build_wheel(source, tmp_path / "out")) == names(wheel)
+
+
+def test_without_a_compiler_only_the_library_is_missing(wheel, tmp_path):
+    bare = build_wheel(ROOT, tmp_path / "out", CC="/nowhere/cc")
+    assert names(wheel) - names(bare) == {"cfac/native/libcfac.so"}
+    environment = Environment(tmp_path / "venv").install("--no-index", bare)
+    says = "import cfac.native.binding as b\ntry: b.library()\nexcept ImportError as e: print(e)"
+    assert "C library is missing" in environment("python", "-c", says)
+
+
+def test_the_c_library_loads(installed):
+    code = "from cfac.native.binding import library as l\n"
+    code += "print(l()._name, l().cfac_crc32c(0, b'123456789', 9))"
+    path, checksum = installed("python", "-c", code).split()
+    assert Path(path).is_relative_to(installed.site)
+    assert int(checksum) == 0xE3069283  # CRC-32C's check value
 
 
 def test_the_commands_work_from_another_folder(installed):

@@ -20,19 +20,6 @@ from cfac.runtime import run as runs_module
 from cfac.runtime.channel import Channel
 from cfac.runtime.errors import ChannelError, ComponentFailed, WaitTimeout
 
-
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("CFAC_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def channel(runs):
-    with Channel("process") as made:
-        yield made
-
-
 # -- the folder of runs -------------------------------------------------------------
 
 

@@ -23,19 +23,6 @@ from cfac.runtime.plan import Plan
 from cfac.runtime.table import StateTable, Waiter
 from cfac.runtime.trace import TraceWriter
 
-
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("CFAC_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def channel(runs):
-    with Channel("process") as made:
-        yield made
-
-
 # -- the engine's side: signals, threads, forks ----------------------------------------
 
 

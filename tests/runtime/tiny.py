@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,9 @@ from cfac.runtime.processes import processes_of_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "examples" / "tiny_engine"
+
+#: What start() has started in the current test.
+_started: list[subprocess.Popen[str]] = []
 
 
 def patched_copy(target: Path, spec_text: str | None = None) -> Path:
@@ -46,12 +50,20 @@ def environment(runs: Path, **extra: str) -> dict[str, str]:
 
 
 def start(
-    engine: Path, runs: Path, *arguments: str, installed: bool = True, **extra: str
+    engine: Path,
+    runs: Path,
+    *arguments: str,
+    installed: bool = True,
+    group: bool = False,
+    **extra: str,
 ) -> subprocess.Popen[str]:
-    """Start the tiny engine's frontend; it answers on its standard input."""
+    """Start the tiny engine's frontend; it answers on its standard input.
+
+    ``group``: in a process group of its own.
+    """
     if not installed:  # -S: an editable install must not be found either
         extra["PYTHONPATH"] = ""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, *([] if installed else ["-S"]), "-m", "tinyengine.frontend", *arguments],
         cwd=engine,
         env=environment(runs, **extra),
@@ -59,9 +71,12 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=group,
         # a shell's background job, as CI may be, ignores SIGINT and passes that on
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    _started.append(process)
+    return process
 
 
 def run(
@@ -153,3 +168,31 @@ def nothing_left(runs: Path, timeout: float = 30) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def end_started() -> None:
+    """Kill the frontends that start() has started, and forget them."""
+    for process in _started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+    _started.clear()
+
+
+def end_session(process: subprocess.Popen[str]) -> None:
+    """Kill a process that leads a session of its own, and what is left of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def end_runs(folder: Path) -> None:
+    """Kill the processes of all runs that are recorded anywhere under a folder."""
+    for recorded in folder.glob("**/run.json"):
+        for pid in processes_of_run(recorded.parent.name):
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid)

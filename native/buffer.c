@@ -1,0 +1,159 @@
+/* Buffers: counted references to ring buffers and to memory of its own. A ring buffer whose last
+ * reference goes returns to its job's ring, or, after the job, to the system. */
+#define _GNU_SOURCE
+#include "job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+core *cfac__core_new(uint64_t size, uint32_t most) {
+    core *c = calloc(1, sizeof *c);
+    if (c == NULL) return NULL;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_cond_init(&c->work, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    atomic_init(&c->references, 1);
+    c->pid = getpid();
+    c->size = size, c->most = most;
+    return c;
+}
+
+void cfac__core_release(core *c) {
+    if (atomic_fetch_sub(&c->references, 1) > 1) return;
+    if (c->pid == getpid()) { /* in a forked child the lock may be held */
+        cfac__cuda_close(c->cuda);
+        pthread_mutex_destroy(&c->lock);
+        pthread_cond_destroy(&c->changed);
+        pthread_cond_destroy(&c->work);
+    }
+    free(c);
+}
+
+/* Fault the pages in, once for all uses. Huge pages are not asked for: with memory full of page
+ * cache, reads into MADV_HUGEPAGE memory were up to 8 times slower (compaction). */
+static void populate(char *data, uint64_t size) {
+    if (madvise(data, (size_t)size, MADV_POPULATE_WRITE) == 0) return;
+    for (uint64_t i = 0; i < size; i += PAGE) *(volatile char *)(data + i) = 0;
+}
+
+cfac_buffer *cfac__slot_take(core *c) {
+    cfac_buffer *b = c->free;
+    if (b != NULL) {
+        c->free = b->next;
+        atomic_store(&b->references, 1);
+        return b;
+    }
+    errno = 0;
+    if (c->made == c->most) return NULL;
+    b = calloc(1, sizeof *b);
+    if (b == NULL) return NULL;
+    void *data = mmap(NULL, (size_t)c->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
+    if (data == MAP_FAILED) {
+        free(b);
+        errno = ENOMEM;
+        return NULL;
+    }
+    atomic_init(&b->references, 1);
+    b->core = c, b->data = data, b->size = c->size, b->fresh = true;
+    atomic_fetch_add(&c->references, 1);
+    c->made++;
+    return b;
+}
+
+void cfac__slot_prepare(cfac_buffer *b) {
+    if (b->core == NULL || !b->fresh) return;
+    b->fresh = false;
+    populate(b->data, b->size);
+    if (b->core->cuda != NULL)
+        b->pinned = b->core->cuda->host_register(b->data, (size_t)b->size, 0) == 0;
+}
+
+static void unmap(cfac_buffer *b) {
+    core *c = b->core;
+    if (b->pinned && c->pid == getpid()) c->cuda->host_unregister(b->data);
+    munmap(b->data, (size_t)b->size);
+    free(b);
+    cfac__core_release(c);
+}
+
+void cfac__slots_free(core *c) {
+    cfac_buffer *b = c->free;
+    c->free = NULL;
+    while (b != NULL) {
+        cfac_buffer *next = b->next;
+        c->made--;
+        unmap(b); /* the caller still has a reference to the core */
+        b = next;
+    }
+}
+
+cfac_buffer *cfac__buffer_own(uint64_t size, uint64_t offset) {
+    if (size > SIZE_MAX - 2 * PAGE) return NULL;
+    cfac_buffer *b = calloc(1, sizeof *b);
+    if (b == NULL) return NULL;
+    void *base = NULL;
+    if (posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
+        free(b);
+        return NULL;
+    }
+    atomic_init(&b->references, 1);
+    b->base = base;
+    b->data = b->base + offset % PAGE, b->size = size;
+    return b;
+}
+
+void cfac_buffer_retain(cfac_buffer *b) {
+    if (b != NULL) atomic_fetch_add(&b->references, 1);
+}
+
+bool cfac__buffer_drop(cfac_buffer *b) {
+    if (b == NULL || atomic_fetch_sub(&b->references, 1) > 1) return false;
+    core *c = b->core;
+    if (c == NULL) {
+        free(b->base);
+        free(b);
+        return false;
+    }
+    if (b->viewed) c->viewed--;
+    if (b->pending > 0) c->pending--;
+    b->viewed = false, b->pending = 0;
+    if (c->job != NULL) cfac__job_event(c->job, CFAC_CHUNK_DESTROYED, b->chunk);
+    b->next = c->free;
+    c->free = b;
+    return true;
+}
+
+void cfac_buffer_release(cfac_buffer *b) {
+    if (b == NULL) return;
+    core *c = b->core;
+    if (c == NULL) {
+        cfac__buffer_drop(b);
+        return;
+    }
+    if (c->pid != getpid()) { /* the lock may be held by a thread that is not in this process */
+        if (atomic_fetch_sub(&b->references, 1) == 1) unmap(b);
+        return;
+    }
+    atomic_fetch_add(&c->references, 1); /* the last buffer may go, and the core with it */
+    pthread_mutex_lock(&c->lock);
+    if (cfac__buffer_drop(b)) {
+        if (c->job != NULL)
+            cfac__job_schedule(c->job);
+        else
+            cfac__slots_free(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    cfac__core_release(c);
+}

@@ -1,0 +1,143 @@
+/* A job's inside. One mutex, core.lock, guards everything but where a comment says otherwise. */
+#ifndef CFAC_JOB_H
+#define CFAC_JOB_H
+
+#include "cuda.h"
+#include "engine.h"
+
+#define NONE UINT32_MAX
+#define RESERVED 1u /* ring buffers that views may never hold: they keep the reads going */
+
+typedef struct core { /* what buffers share with their job, and keep after it */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* for the job's users */
+    pthread_cond_t work;    /* for its workers */
+    atomic_uint references; /* the job's, and one per ring buffer */
+    pid_t pid;
+    cfac_job *job; /* NULL once closed */
+    cuda *cuda;
+    cfac_buffer *free;
+    uint32_t made, most; /* ring buffers */
+    uint32_t viewed;     /* of them held by views, */
+    uint32_t pending;    /* … some of which nobody took yet */
+    uint64_t size;
+} core;
+
+struct cfac_buffer {
+    atomic_uint references;
+    core *core; /* NULL: memory of its own */
+    char *base, *data; /* base: to be freed, if of its own */
+    uint64_t size;
+    bool viewed, pinned, fresh;
+    uint32_t pending; /* views that nobody took yet */
+    uint32_t chunk;
+    cfac_buffer *next;
+};
+
+/* buffer.c */
+core *cfac__core_new(uint64_t size, uint32_t most);
+void cfac__core_release(core *c);
+cfac_buffer *cfac__slot_take(core *c); /* locked; NULL: none free, or no memory (see errno) */
+void cfac__slots_free(core *c);        /* locked: those nobody holds */
+void cfac__slot_prepare(cfac_buffer *b); /* unlocked: at its first use */
+/* `size` bytes whose address is `offset` modulo a page, or aligned to 64 if offset is 0. */
+cfac_buffer *cfac__buffer_own(uint64_t size, uint64_t offset);
+bool cfac__buffer_drop(cfac_buffer *b); /* locked: as release */
+
+/* file.c */
+typedef struct file_run {
+    pthread_mutex_t lock; /* guards the rest; descriptors stay until the last chunk is done */
+    int fd, direct_fd;
+    bool no_direct; /* not supported here */
+    bool memory;    /* tmpfs, ramfs: nothing to be direct with */
+    uint32_t memory_alignment, offset_alignment;
+    char *map; /* of a sealed memory file */
+    void *cufile;
+    bool no_cufile;
+    uint32_t left; /* chunks; guarded by core.lock */
+    bool open;     /* guarded by core.lock */
+} file_run;
+
+int cfac__file_open(cfac_job *job, uint32_t file, cfac_error *error);
+bool cfac__file_direct(cfac_job *job, uint32_t file); /* open for O_DIRECT; false: cannot be */
+void cfac__file_refuse_direct(cfac_job *job, uint32_t file);
+bool cfac__file_cufile(cfac_job *job, uint32_t file);
+void cfac__file_close(cfac_job *job, uint32_t file);
+
+typedef enum chunk_state {
+    IDLE, BEGUN, PARKED, READ, DELIVERED, PLACING, DONE
+} chunk_state;
+
+typedef struct chunk_run {
+    uint8_t state;
+    uint8_t backend; /* cfac_backend that reads it */
+    bool views;      /* its items may be views */
+    bool direct, in_place, decided, continued, has_crc;
+    uint32_t crc;
+    uint32_t next; /* in a queue */
+    cfac_buffer *buffer;
+    const char *whole; /* the bytes from the chunk's origin on */
+    request *request;
+} chunk_run;
+
+typedef struct item_run {
+    char *data;
+    cfac_buffer *buffer;
+    uint32_t left; /* pieces */
+    bool given, device, view;
+} item_run;
+
+typedef struct queue {
+    uint32_t first, last;
+} queue;
+
+struct cfac_job {
+    core *core;
+    cfac_plan *plan;
+    cfac_job_options options;
+    chunk_run *chunk;
+    item_run *item;
+    file_run *file;
+    queue begin, finish, parked, starved, submitted; /* starved: for descriptors */
+    uint32_t next_chunk, delivered, in_flight, undecided, placing, unfinished, given, files_open;
+    uint64_t undelivered; /* bytes of items in memory of their own that nobody took yet */
+    uint64_t window;
+    bool started, stopped, closing;
+    cfac_error failure;
+    cfac_counters counters;
+    pthread_t *thread;
+    uint32_t threads;
+    pthread_t io_thread;
+    bool has_io_thread;
+    int event; /* wakes the I/O thread; -1 without one */
+    engine *engine;
+    char reason[CFAC_BACKENDS][160];
+    cfac_event *events;
+    size_t event_count, event_taken, event_room;
+#ifdef CFAC_TEST
+    cfac_faults faults;
+    atomic_uint again_left, emfile_left;
+#endif
+};
+
+/* job.c, all locked */
+void cfac__job_schedule(cfac_job *job);
+void cfac__job_fail(cfac_job *job, const cfac_error *error);
+void cfac__job_event(cfac_job *job, cfac_event_kind kind, uint32_t index);
+void cfac__queue_put(cfac_job *job, queue *q, uint32_t chunk);
+uint32_t cfac__queue_take(cfac_job *job, queue *q);
+void cfac__job_wake_io(cfac_job *job);
+
+/* read.c: the synchronous reads, unlocked */
+int cfac__read_pieces(cfac_job *job, uint32_t chunk, cfac_error *error);
+int cfac__read_range(cfac_job *job, uint32_t chunk, request *r, cfac_error *error);
+int cfac__read_failed(cfac_job *job, uint32_t chunk, int err, uint64_t offset, cfac_error *error);
+/* What one read may ask for, and what it shall give: the test builds' faults. */
+uint64_t cfac__fault_limit(cfac_job *job, uint64_t most, bool direct);
+int cfac__fault_result(cfac_job *job, uint32_t chunk, bool direct);
+
+/* work.c: threads */
+void *cfac__worker(void *job);
+void *cfac__io_thread(void *job);
+
+#endif

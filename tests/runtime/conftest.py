@@ -1,0 +1,27 @@
+"""Fixtures shared by the tests of the runtime; whatever a failing test leaves behind ends."""
+
+import pytest
+import tiny
+
+from cfac.runtime.channel import Channel
+
+
+@pytest.fixture(autouse=True)
+def nothing_survives(tmp_path):
+    """Kill what this test has started and not ended: it failed, and its processes wait."""
+    yield
+    tiny.end_started()
+    tiny.end_runs(tmp_path)
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The folder of this test's runs, for this process too."""
+    monkeypatch.setenv("CFAC_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def channel(runs):
+    with Channel("process") as made:
+        yield made
