@@ -294,12 +294,12 @@ def test_large_spec_is_checked_in_seconds() -> None:
         waits = [f"c{c - d}.B" for d in (1, 17, 400) if c - d >= 0]
         parts.append(component(f"c{c}", {"S": [], "A": waits, "B": [], "C": [], "D": [], "E": []}))
     model = spec(*parts)
-    start = time.perf_counter()
+    start = time.process_time()
     graph = build(model)
     proof = prove(graph)
     assert proof.holds
     assert len(proof.steps) == 100_000
-    assert time.perf_counter() - start < 6
+    assert time.process_time() - start < 6
 
 
 def test_many_pairs_go_through_a_join() -> None:
