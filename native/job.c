@@ -1,4 +1,4 @@
-/* The calls of a job, and its schedule: which chunk begins when. */
+/* A job from its opening to its close, and its schedule: which chunk begins when. */
 #define _GNU_SOURCE
 #include "job.h"
 
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_DEPTH 16u
@@ -48,6 +47,12 @@ void cfac__job_fail(cfac_job *job, const cfac_error *error) {
     pthread_cond_broadcast(&job->core->changed);
     pthread_cond_broadcast(&job->core->work);
     cfac__job_wake_io(job);
+}
+
+void cfac__job_abort(cfac_job *job, const cfac_error *error) {
+    pthread_mutex_lock(&job->core->lock);
+    cfac__job_fail(job, error);
+    pthread_mutex_unlock(&job->core->lock);
 }
 
 /* May the next chunk begin? Memory that nobody took yet is bounded, but what the consumer waits for
@@ -224,14 +229,14 @@ int cfac_job_open(cfac_plan *plan, const cfac_job_options *options, cfac_job **o
     return 0;
 }
 
-static bool forked(const cfac_job *job) { return job->core->pid != getpid(); }
+bool cfac__job_forked(const cfac_job *job) { return job->core->pid != getpid(); }
 
-static int refuse_fork(cfac_error *error) {
+int cfac__refuse_fork(cfac_error *error) {
     return cfac__fail(error, -ECHILD, CFAC_FORKED, "the job belongs to the process that forked");
 }
 
 int cfac_job_into(cfac_job *job, uint32_t item, void *data, uint64_t length, int device) {
-    if (forked(job)) return -ECHILD;
+    if (cfac__job_forked(job)) return -ECHILD;
     if (job->started || item >= job->plan->items || length != job->plan->item[item].length ||
         (data == NULL && length > 0))
         return -EINVAL;
@@ -265,7 +270,7 @@ static int start_threads(cfac_job *job) {
 }
 
 int cfac_job_start(cfac_job *job, cfac_error *error) {
-    if (forked(job)) return refuse_fork(error);
+    if (cfac__job_forked(job)) return cfac__refuse_fork(error);
     if (job->started) return cfac__fail(error, -EALREADY, CFAC_ARGUMENT, "started already");
     pthread_mutex_lock(&job->core->lock);
     job->started = true;
@@ -289,154 +294,13 @@ int cfac_job_start(cfac_job *job, cfac_error *error) {
     return r;
 }
 
-/* ---- using ---- */
-
-/* Wait for a change; -ETIMEDOUT past the deadline. Locked. */
-static int wait_change(cfac_job *job, int timeout_ms, const struct timespec *deadline) {
-    if (timeout_ms < 0) return -pthread_cond_wait(&job->core->changed, &job->core->lock);
-    return -pthread_cond_timedwait(&job->core->changed, &job->core->lock, deadline);
-}
-
-static struct timespec deadline_of(int timeout_ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    if (timeout_ms > 0) {
-        t.tv_sec += timeout_ms / 1000;
-        t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-        if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
-static int failed(const cfac_job *job, cfac_error *error) {
-    if (error) *error = job->failure;
-    return job->failure.error;
-}
-
-static void give_item(cfac_job *job, uint32_t index, cfac_result *out) {
-    item_run *i = &job->item[index];
-    uint64_t length = job->plan->item[index].length;
-    cfac_counters *n = &job->counters;
-    *out = (cfac_result){index, 0, i->data, length, NULL};
-    if (length == 0) out->flags |= CFAC_EMPTY;
-    if (i->given) {
-        out->flags |= CFAC_PLACED, n->placed++;
-        return;
-    }
-    out->buffer = i->buffer;
-    i->buffer = NULL;
-    if (length == 0) return;
-    out->flags |= i->view ? CFAC_VIEW : CFAC_OWNED;
-    if (!i->view) {
-        n->owned++, job->undelivered -= length;
-        return;
-    }
-    n->views++;
-    if (--out->buffer->pending == 0) job->core->pending--;
-}
-
-static void give_chunk(cfac_job *job, uint32_t index, cfac_result *out) {
-    chunk_run *c = &job->chunk[index];
-    *out = (cfac_result){index, c->buffer->core ? CFAC_VIEW : CFAC_OWNED, c->buffer->data,
-                         job->core->size, c->buffer};
-    c->whole = c->buffer->data; /* for place; the reference is the caller's now */
-    c->state = DELIVERED;
-    if (c->buffer->core == NULL) cfac__job_event(job, CFAC_CHUNK_DESTROYED, index);
-}
-
-int cfac_job_next(cfac_job *job, int timeout_ms, cfac_result *out, cfac_error *error) {
-    memset(out, 0, sizeof *out);
-    if (forked(job)) return refuse_fork(error);
-    struct timespec deadline = deadline_of(timeout_ms);
-    bool chunks = job->options.delivery == CFAC_CHUNKS;
-    size_t all = chunks ? job->plan->chunks : job->plan->items;
-    int r;
-    bool waited = false;
-    pthread_mutex_lock(&job->core->lock);
-    for (;;) {
-        if (!job->started) {
-            r = cfac__fail(error, -EINVAL, CFAC_ARGUMENT, "the job is not started");
-            break;
-        }
-        if ((r = failed(job, error)) != 0 || job->delivered == all) break;
-        uint32_t head = job->delivered;
-        if (chunks ? job->chunk[head].state == READ : job->item[head].left == 0) {
-            if (chunks)
-                give_chunk(job, head, out);
-            else
-                give_item(job, head, out);
-            job->delivered++;
-            cfac__job_schedule(job);
-            r = 1;
-            break;
-        }
-        if (!waited) job->counters.consumer_waits++;
-        waited = true;
-        r = wait_change(job, timeout_ms, &deadline);
-        if (r == -ETIMEDOUT) break;
-    }
-    pthread_mutex_unlock(&job->core->lock);
-    return r;
-}
-
-int cfac_job_place(cfac_job *job, uint32_t chunk, const void *whole, cfac_error *error) {
-    if (forked(job)) return refuse_fork(error);
-    const cfac_plan *p = job->plan;
-    if (job->options.delivery != CFAC_CHUNKS || chunk >= p->chunks)
-        return cfac__fail(error, -EINVAL, CFAC_ARGUMENT, "no chunk %" PRIu32 " to place", chunk);
-    for (uint32_t i = 0; i < p->chunk[chunk].pieces; i++) {
-        const cfac_piece *x = &p->piece[p->chunk[chunk].first_piece + i];
-        if (job->item[x->item].given) continue;
-        const cfac_tensor *t = &p->model->tensor[p->item[x->item].tensor];
-        return cfac__fail_at(error, -EINVAL, CFAC_ARGUMENT, CFAC_NO_OFFSET, t->name,
-                             (size_t)t->name_length, "no destination was given");
-    }
-    pthread_mutex_lock(&job->core->lock);
-    chunk_run *c = &job->chunk[chunk];
-    int r = failed(job, error);
-    if (r == 0 && c->state != DELIVERED)
-        r = cfac__fail(error, -EINVAL, CFAC_ARGUMENT, "chunk %" PRIu32 " is not delivered", chunk);
-    if (r == 0) {
-        c->state = PLACING;
-        if (whole == NULL)
-            cfac_buffer_retain(c->buffer);
-        else
-            c->whole = whole, c->buffer = NULL;
-        job->placing++;
-        cfac__queue_put(job, &job->finish, chunk);
-        pthread_cond_signal(&job->core->work);
-    }
-    pthread_mutex_unlock(&job->core->lock);
-    return r;
-}
-
-int cfac_job_wait(cfac_job *job, int timeout_ms, cfac_error *error) {
-    if (forked(job)) return refuse_fork(error);
-    bool chunks = job->options.delivery == CFAC_CHUNKS;
-    if (!job->started || (!chunks && job->given < job->plan->items))
-        return cfac__fail(error, -EINVAL, CFAC_ARGUMENT,
-                          "wait needs a started job and a destination for every item");
-    struct timespec deadline = deadline_of(timeout_ms);
-    int r;
-    bool waited = false;
-    pthread_mutex_lock(&job->core->lock);
-    while ((r = failed(job, error)) == 0 && (chunks ? job->placing : job->unfinished) > 0) {
-        if (!waited) job->counters.consumer_waits++;
-        waited = true;
-        r = wait_change(job, timeout_ms, &deadline);
-        if (r == -ETIMEDOUT) break;
-    }
-    pthread_mutex_unlock(&job->core->lock);
-    return r;
-}
+/* ---- ending ---- */
 
 void cfac_job_cancel(cfac_job *job) {
-    if (forked(job)) return;
+    if (cfac__job_forked(job)) return;
     cfac_error error;
     cfac__fail(&error, -ECANCELED, CFAC_CANCELLED, "cancelled");
-    pthread_mutex_lock(&job->core->lock);
-    cfac__job_fail(job, &error);
-    pthread_mutex_unlock(&job->core->lock);
+    cfac__job_abort(job, &error);
 }
 
 static void free_all(cfac_job *job) {
@@ -475,7 +339,7 @@ void cfac_job_close(cfac_job *job) {
         free_all(job);
         return;
     }
-    if (forked(job)) {
+    if (cfac__job_forked(job)) {
         abandon(job);
         return;
     }
@@ -497,7 +361,7 @@ void cfac_job_close(cfac_job *job) {
 }
 
 int cfac_job_counters(cfac_job *job, cfac_counters *out, size_t size) {
-    if (forked(job)) return -ECHILD;
+    if (cfac__job_forked(job)) return -ECHILD;
     if (size != sizeof *out) return -EINVAL;
     pthread_mutex_lock(&job->core->lock);
     *out = job->counters;
@@ -510,7 +374,7 @@ const char *cfac_job_reason(cfac_job *job, uint32_t backend) {
 }
 
 int cfac_job_checksum(cfac_job *job, uint32_t chunk, uint32_t *out) {
-    if (forked(job)) return -ECHILD;
+    if (cfac__job_forked(job)) return -ECHILD;
     if (chunk >= job->plan->chunks) return -EINVAL;
     pthread_mutex_lock(&job->core->lock);
     bool known = job->chunk[chunk].has_crc;
@@ -520,7 +384,7 @@ int cfac_job_checksum(cfac_job *job, uint32_t chunk, uint32_t *out) {
 }
 
 int64_t cfac_job_events(cfac_job *job, cfac_event *out, size_t count) {
-    if (forked(job)) return -ECHILD;
+    if (cfac__job_forked(job)) return -ECHILD;
     pthread_mutex_lock(&job->core->lock);
     size_t left = job->event_count - job->event_taken;
     if (count > left) count = left;

@@ -120,6 +120,11 @@ struct cfac_job {
 #endif
 };
 
+/* job.c */
+bool cfac__job_forked(const cfac_job *job);
+int cfac__refuse_fork(cfac_error *error);
+void cfac__job_abort(cfac_job *job, const cfac_error *error); /* cfac__job_fail, not locked */
+
 /* job.c, all locked */
 void cfac__job_schedule(cfac_job *job);
 void cfac__job_fail(cfac_job *job, const cfac_error *error);
@@ -136,7 +141,7 @@ int cfac__read_failed(cfac_job *job, uint32_t chunk, int err, uint64_t offset, c
 uint64_t cfac__fault_limit(cfac_job *job, uint64_t most, bool direct);
 int cfac__fault_result(cfac_job *job, uint32_t chunk, bool direct);
 
-/* work.c: threads */
+/* The threads: work.c, io_thread.c */
 void *cfac__worker(void *job);
 void *cfac__io_thread(void *job);
 

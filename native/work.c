@@ -1,10 +1,8 @@
-/* The threads of a job: workers begin chunks, read what is read synchronously, and copy pieces; one
- * I/O thread submits and reaps the asynchronous reads. */
+/* The workers of a job: they begin chunks, read what is read synchronously, and copy pieces. */
 #define _GNU_SOURCE
 #include "job.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -263,12 +261,6 @@ static void loaded(cfac_job *job, uint32_t chunk) { /* locked: its pieces are wh
     job->unfinished--;
 }
 
-static void fail(cfac_job *job, const cfac_error *error) {
-    pthread_mutex_lock(&job->core->lock);
-    cfac__job_fail(job, error);
-    pthread_mutex_unlock(&job->core->lock);
-}
-
 /* A chunk is read, or is to be placed: copy, and say so. */
 static void finish(worker *w, uint32_t chunk) {
     cfac_job *job = w->job;
@@ -279,7 +271,7 @@ static void finish(worker *w, uint32_t chunk) {
     if (run->continued) {
         run->continued = false;
         if (cfac__read_range(job, chunk, run->request, &error) < 0) {
-            fail(job, &error);
+            cfac__job_abort(job, &error);
             return;
         }
     }
@@ -292,7 +284,7 @@ static void finish(worker *w, uint32_t chunk) {
     }
     bool copy = placing || (!chunks && (!run->in_place || run->backend == CFAC_MAPPED));
     if (copy && place(w, chunk, &error) < 0) {
-        fail(job, &error);
+        cfac__job_abort(job, &error);
         return;
     }
     pthread_mutex_lock(&k->lock);
@@ -389,7 +381,7 @@ static void begin(worker *w, uint32_t chunk) {
     cfac_error error;
     if (!run->decided) {
         int r = open_file(job, chunk, &error);
-        if (r < 0) fail(job, &error);
+        if (r < 0) cfac__job_abort(job, &error);
         if (r <= 0) return;
         choose(job, chunk);
     }
@@ -424,7 +416,7 @@ static void begin(worker *w, uint32_t chunk) {
         r = cfac__read_range(job, chunk, run->request, &error);
     }
     if (r < 0)
-        fail(job, &error);
+        cfac__job_abort(job, &error);
     else
         finish(w, chunk);
 }
@@ -455,100 +447,4 @@ void *cfac__worker(void *argument) {
     pthread_mutex_unlock(&k->lock);
     if (w.stream != NULL) k->cuda->stream_destroy(w.stream);
     return NULL;
-}
-
-/* ---- the I/O thread ---- */
-
-static void hand_over(cfac_job *job, uint32_t chunk, bool continued) {
-    pthread_mutex_lock(&job->core->lock);
-    job->chunk[chunk].continued = continued;
-    cfac__queue_put(job, &job->finish, chunk);
-    pthread_cond_signal(&job->core->work);
-    pthread_mutex_unlock(&job->core->lock);
-}
-
-/* A step of a request is over. True: it is to be submitted again. */
-static bool step_done(cfac_job *job, request *q) {
-    cfac_error error;
-    int fault = cfac__fault_result(job, q->chunk, q->direct);
-    int64_t result = fault != 0 ? fault : q->result;
-    uint64_t left = q->length - q->done;
-    bool retry = result == -EINTR || result == -EAGAIN;
-    if (result > 0) q->done += (uint64_t)result;
-    bool enough = q->done >= q->need;
-    pthread_mutex_lock(&job->core->lock);
-    cfac_counters *n = &job->counters;
-    n->requests++;
-    n->retries += retry;
-    if (result > 0) {
-        n->bytes += (uint64_t)result, n->direct_bytes += (uint64_t)result;
-        n->short_reads += !enough && (uint64_t)result < left;
-    }
-    bool stopped = job->stopped;
-    pthread_mutex_unlock(&job->core->lock);
-    if (stopped) return false;
-    if (retry) return true;
-    if (enough) {
-        hand_over(job, q->chunk, false);
-        return false;
-    }
-    uint32_t file = job->plan->chunk[q->chunk].file;
-    if (result == -EINVAL || result == -EOPNOTSUPP || result == -ENOSYS) {
-        cfac__file_refuse_direct(job, file);
-        q->direct = false;
-        hand_over(job, q->chunk, true);
-        return false;
-    }
-    if (result <= 0) {
-        cfac__read_failed(job, q->chunk, (int)result, q->offset + q->done, &error);
-        fail(job, &error);
-        return false;
-    }
-    if (q->done % job->file[file].offset_alignment == 0) return true;
-    hand_over(job, q->chunk, true); /* an unaligned rest */
-    return false;
-}
-
-void *cfac__io_thread(void *argument) {
-    cfac_job *job = argument;
-    engine *e = job->engine;
-    request *wait = NULL, **last = &wait; /* to be submitted, oldest first */
-    uint32_t flying = 0;
-    prctl(PR_SET_NAME, "cfac-io");
-    for (;;) {
-        pthread_mutex_lock(&job->core->lock);
-        bool closing = job->closing, stopped = job->stopped;
-        for (uint32_t i; !stopped && (i = cfac__queue_take(job, &job->submitted)) != NONE;) {
-            request *q = job->chunk[i].request;
-            q->next = NULL;
-            *last = q, last = &q->next;
-        }
-        pthread_mutex_unlock(&job->core->lock);
-        if (stopped) wait = NULL, last = &wait;
-        while (wait != NULL && flying < e->depth) {
-            request *q = wait;
-            int r = e->submit(e, q, cfac__fault_limit(job, MAX_READ, true));
-            if (r == -EAGAIN && flying > 0) break; /* after the next completion */
-            wait = q->next;
-            if (wait == NULL) last = &wait;
-            if (r == 0)
-                flying++;
-            else
-                hand_over(job, q->chunk, true);
-        }
-        if (closing && flying == 0) return NULL;
-        bool some = false;
-        for (request *q; (q = e->reap(e)) != NULL;) {
-            some = true;
-            flying--;
-            if (!step_done(job, q)) continue;
-            q->next = NULL;
-            *last = q, last = &q->next;
-        }
-        if (some) continue;
-        struct pollfd p = {job->event, POLLIN, 0};
-        uint64_t count;
-        if (poll(&p, 1, -1) > 0 && read(job->event, &count, sizeof count) < 0) { /* raced: fine */
-        }
-    }
 }
