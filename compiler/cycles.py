@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cfac.compiler.diagnostics import Diagnostic, Note, Span
-from cfac.compiler.graph import BIRTHS, Edge, Graph, Node
+from cfac.compiler.graph import Edge, Graph, Node
+from cfac.compiler.model import BIRTHS
 from cfac.compiler.scc import cyclic_components, shortest_cycle, topological_order
 
 #: The search for the smallest cyclic count gives up above this.

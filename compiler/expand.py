@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cfac.compiler.diagnostics import Span
-from cfac.compiler.model import Component, Index, Ref, Spec
+from cfac.compiler.model import Component, Index, Ref, Spec, WaitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,15 @@ class Transition:
 
 
 class ExpandedEdge(NamedTuple):
-    """``target`` waits for ``source``: own order (``ref`` is None), ``after`` or a birth."""
+    """``target`` comes after ``source``; ``ref`` is None where that is its own order."""
 
     source: int
     target: int
+    kind: Literal["own"] | WaitKind = "own"
     ref: Ref | None = None
     schedule: bool = False
     span: Span | None = None
     reason: str | None = None
-    fork: bool = False
-    prespawn: bool = False
 
 
 @dataclass(slots=True)
@@ -122,8 +121,8 @@ def expand(spec: Spec, counts: Mapping[str, int], absent: Container[str] = ()) -
                         source = graph.ids.get(Transition(ref.component, at, ref.state))
                         if source is not None:
                             graph.edges.append(
-                                ExpandedEdge(source, target, ref, dependency.schedule, ref.span,
-                                             dependency.reason, kind == "fork", kind == "prespawn")
+                                ExpandedEdge(source, target, kind, ref, dependency.schedule,
+                                             ref.span, dependency.reason)
                             )  # fmt: skip
     for edge in graph.edges:
         graph.successors[edge.source].append(edge.target)

@@ -23,9 +23,7 @@ from typing import Literal, NamedTuple, Protocol
 from cfac.compiler.diagnostics import Span
 from cfac.compiler.model import Component, Dependency, Ref, Spec, State, WaitKind
 
-EdgeKind = Literal["own", "after", "ring", "merge", "fork", "prespawn"]
-#: The kinds of edges with which a child process begins.
-BIRTHS = ("fork", "prespawn")
+EdgeKind = Literal["own", "ring", "merge"] | WaitKind
 
 #: Literal counts above this stay symbolic unless a layout lists their replicas.
 MAX_LITERAL = 4096

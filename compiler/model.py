@@ -17,8 +17,11 @@ IndexKind = Literal["none", "all", "offset", "at", "layout"]
 SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
 #: Sites of a component's process, not of one of its transitions.
 PROCESS_KINDS: tuple[SiteKind, ...] = ("stop", "start", "context")
+#: How a process begins before the engine starts it.
+BirthKind = Literal["fork", "prespawn"]
+BIRTHS: tuple[BirthKind, ...] = ("fork", "prespawn")
 #: Why a transition comes after another one's: it waits, or its process begins there.
-WaitKind = Literal["after", "fork", "prespawn"]
+WaitKind = Literal["after"] | BirthKind
 At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
 Scalar = str | int | float | bool | None
 
@@ -127,7 +130,7 @@ class Strategy:
     and for a reference that is malformed or leads nowhere.
     """
 
-    kind: Literal["engine", "fork", "prespawn"] = "engine"
+    kind: Literal["engine"] | BirthKind = "engine"
     at: Ref | None = None
 
 

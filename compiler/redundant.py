@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 from cfac.compiler.diagnostics import Diagnostics, Note
-from cfac.compiler.graph import BIRTHS, Edge, Graph
-from cfac.compiler.model import Condition, Spec
+from cfac.compiler.graph import Edge, Graph
+from cfac.compiler.model import BIRTHS, Condition, Spec
 from cfac.compiler.scc import strongly_connected
 
 #: ("all",) all replicas, ("at", k) one, ("i", offset) relative to the waiting one, ("one",).

@@ -6,18 +6,16 @@ The shape is already checked; what has the wrong one is left out without a messa
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from cfac.compiler.bindings import build_site
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.later import not_built, refuse_later
-from cfac.compiler.model import Policy, Process, Ref, Site, SiteKind, Strategy
+from cfac.compiler.model import BIRTHS, Policy, Process, Ref, Site, SiteKind, Strategy
 from cfac.compiler.nodes import items, text, text_node, texts
 from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_EARLY: tuple[Literal["fork", "prespawn"], ...] = ("fork", "prespawn")
 
 
 def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
@@ -48,7 +46,7 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
 
 def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:
     if isinstance(node, MapNode):
-        kinds: list[Literal["fork", "prespawn"]] = [k for k in _EARLY if node.get(k) is not None]
+        kinds = [kind for kind in BIRTHS if node.get(kind) is not None]
         if len(kinds) != 1:
             if kinds or not node.entries:  # else the unknown key is reported
                 message = "a strategy is one of {fork: parent.State} and {prespawn: parent.State}"

@@ -48,8 +48,8 @@ def _check_bare(
         hint = "add spawned_by: and the component whose process starts it"
         out.error("CF220", message, span, help=hint)
     elif parent is not None and parent is not component:
-        index = Index("offset", 0) if component.replicas == parent.replicas else Index()
-        index = index if parent.replicas is not None else Index()
+        each = parent.replicas is not None and component.replicas == parent.replicas
+        index = Index("offset", 0) if each else Index()
         first = Ref(parent.name, parent.states[0].name, index, span)
         _check_parent(spec, root, component, first, out)
 

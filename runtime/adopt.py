@@ -88,6 +88,12 @@ class Surroundings:
         return found
 
 
+def heed(number: int) -> None:
+    """Give a signal the handler that it has in a new Python process."""
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    signal.signal(number, default)
+
+
 def apply(changes: dict[str, Any]) -> None:
     """Apply the parent's ``changes`` to this process; what the kernel refuses is left out."""
     for key, value in changes["environment"].items():
@@ -98,8 +104,7 @@ def apply(changes: dict[str, Any]) -> None:
     for number in changes["ignore"]:
         signal.signal(number, signal.SIG_IGN)
     for number in changes["heed"]:
-        again = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, again)
+        heed(number)
     if "blocked" in changes:
         signal.pthread_sigmask(signal.SIG_SETMASK, changes["blocked"])
     for number, limit in changes["limits"].items():

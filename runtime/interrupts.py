@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cfac.runtime.adopt import heed
 from cfac.runtime.session import Session
 
 #: What asks a process to end.
@@ -75,5 +76,4 @@ def as_after_exec() -> None:
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if callable(handler) and handler is not signal.default_int_handler:
-            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-            signal.signal(number, default)
+            heed(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -185,6 +186,13 @@ class Plan:
     def states(self, component: str) -> list[str]:
         """The component's states, in order."""
         return self.components[component]["states"]  # type: ignore[no-any-return]
+
+    def births(self, component: str) -> list[str]:
+        """The states that a child which is there early reaches by itself, at its birth."""
+        later = self.states(component)[1:]
+        return list(
+            itertools.takewhile(lambda s: self.transition(component, s).get("birth"), later)
+        )
 
     def following(self, component: str, state: str | None) -> str | None:
         """The state after ``state`` (None: the first one); None at the end."""

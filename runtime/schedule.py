@@ -158,7 +158,7 @@ class Schedule:
             self.collector.freeze()
             self._early = component  # inherited by the child, which tells it what it is
             try:
-                birth = functools.partial(self._prepare_child, component)
+                birth = functools.partial(self._publish_births, component)
                 child = Forked.born(process["name"], birth, self.adopted)
                 self._forked_early[component] = child
             finally:
@@ -276,21 +276,10 @@ class Schedule:
         if self.hooks.session is not None:
             self.hooks.session.early(False)
 
-    def _prepare_child(self, component: str) -> None:
-        """In a child forked early: the states up to the first that is bound in the engine."""
-        self._publish_births(component)
-
     def _publish_births(self, component: str) -> None:
-        for state in self._birth_states(component):
+        """In a child that is there early: the states up to the first bound in the engine."""
+        for state in self.hooks.plan.births(component):
             self.hooks.publish(f"{component}.{state}")
-
-    def _birth_states(self, component: str) -> list[str]:
-        births = []
-        for state in self.hooks.plan.states(component)[1:]:
-            if not self.hooks.plan.transition(component, state).get("birth"):
-                break
-            births.append(state)
-        return births
 
     def _publish_birth(self, place: Place) -> None:
         """A process that the engine started itself has its birth states too, without the work."""
@@ -299,7 +288,7 @@ class Schedule:
             or self._early == place.component
         ):
             return
-        for state in self._birth_states(place.component):
+        for state in self.hooks.plan.births(place.component):
             name = f"{place.component}.{state}"
             Place(place.session, name, place.index).publish()
             self._begin_children(name, place.index)

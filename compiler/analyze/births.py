@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from cfac.compiler.expand import Expanded, ExpandedEdge, Transition, count_of
-from cfac.compiler.model import Component, Spec
+from cfac.compiler.expand import Expanded, Transition, count_of
+from cfac.compiler.model import BIRTHS, Component, Spec, WaitKind
 from cfac.compiler.schedule_checks import birth_prefix
 
-Kind = Literal["own", "after", "fork", "prespawn", "start"]
+Kind = Literal["own", "start"] | WaitKind
 
 
 class Link(NamedTuple):
@@ -40,15 +40,9 @@ class Link(NamedTuple):
 def declared(graph: Expanded) -> list[Link]:
     """The edges of the expanded graph."""
     return [
-        Link(edge.source, edge.target, _kind(edge), "" if edge.ref is None else str(edge.ref))
+        Link(edge.source, edge.target, edge.kind, "" if edge.ref is None else str(edge.ref))
         for edge in graph.edges
     ]
-
-
-def _kind(edge: ExpandedEdge) -> Kind:
-    if edge.fork or edge.prespawn:
-        return "fork" if edge.fork else "prespawn"
-    return "own" if edge.ref is None else "after"
 
 
 def births(
@@ -70,7 +64,7 @@ class _Births:
                 self.classes.setdefault((ref.component, ref.state), number)
         self.given: dict[int, list[Link]] = {}
         for link in declared(graph):
-            if link.kind in ("fork", "prespawn"):
+            if link.kind in BIRTHS:
                 self.given.setdefault(link.target, []).append(link)
 
     def links(self) -> Iterator[Link]:

@@ -189,7 +189,7 @@ def _handover(
     (as in `cfac.compiler.analyze.births`); 0 where nothing is known of that.
     """
     states = plan.states(component)[1:]
-    later = [s for s in states if not plan.transition(component, s).get("birth")]
+    later = states[len(plan.births(component)) :]
     spawner = (plan.components[component]["process"] or {}).get("spawned_by")
     aux = plan.components[component]["aux"]
     stock = next((state for state in states if state not in aux), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
 
 from cfac.compiler.cycles import find_cycle
 from cfac.compiler.draw.scene import (
@@ -20,10 +19,10 @@ from cfac.compiler.draw.scene import (
     lane_order,
     node_kind,
 )
-from cfac.compiler.expand import ExpandedEdge, Transition, count_of, expand, indices
+from cfac.compiler.expand import Transition, count_of, expand, indices
 from cfac.compiler.graph import Edge as GraphEdge
 from cfac.compiler.graph import build, self_waits
-from cfac.compiler.model import Component, MergeGroup, Scalar, Spec, State, Test
+from cfac.compiler.model import BIRTHS, Component, MergeGroup, Scalar, Spec, State, Test
 from cfac.compiler.scc import cyclic_components, shortest_cycle
 from cfac.compiler.theorem1 import prove
 
@@ -81,8 +80,8 @@ def expanded(spec: Spec, counts: Mapping[str, int], absent: Collection[str] = ()
         Edge(
             graph.names[edge.source],
             graph.names[edge.target],
-            "own" if edge.ref is None else _birth(edge) or "after",
-            _birth(edge),
+            edge.kind,
+            edge.kind if edge.kind in BIRTHS else "",
             schedule=edge.schedule,
             reason=edge.reason,
             span=edge.span,
@@ -106,11 +105,6 @@ def expanded(spec: Spec, counts: Mapping[str, int], absent: Collection[str] = ()
         path = [graph.names[node] for node in shortest_cycle(graph.successors, members)]
         marks += [(a, b, "") for a, b in zip(path, [*path[1:], *path[:1]], strict=True)]
     return _paint(scene, marks)
-
-
-def _birth(edge: ExpandedEdge) -> Literal["fork", "prespawn", ""]:
-    """How a child process begins with this edge; empty for other edges."""
-    return "fork" if edge.fork else "prespawn" if edge.prespawn else ""
 
 
 def _node(

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cfac.compiler.diagnostics import Span
-from cfac.compiler.graph import BIRTHS
-from cfac.compiler.model import Component, Condition, Index, Spec, State, Test
+from cfac.compiler.model import BIRTHS, Component, Condition, Index, Spec, State, Test, WaitKind
 
 NodeKind = Literal["initial", "stock", "aux"]
-EdgeKind = Literal["own", "after", "fork", "prespawn"]
+EdgeKind = Literal["own"] | WaitKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from cfac.compiler.draw.layout import (
     cost_text,
     layout,
 )
-from cfac.compiler.draw.scene import Scene
+from cfac.compiler.draw.scene import Edge, Scene
 from cfac.compiler.draw.style import CSS
+from cfac.compiler.model import BIRTHS
 
 _MARGIN, _HEAD = 16.0, 46.0
 _RADIUS = 5.0
@@ -89,15 +90,18 @@ def _plural(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def _birth(edge: Edge) -> str:
+    how = "as a fork of" if edge.kind == "fork" else "in a process started at"
+    return f"{edge.target} begins {how} {edge.source}"
+
+
 def describe(scene: Scene) -> str:
     """A drawing in words, for those who cannot see it."""
     waits: dict[str, list[str]] = {}
-    forks: list[str] = []
+    births: list[str] = []
     for edge in scene.edges:
-        if edge.kind == "fork":
-            forks.append(f"{edge.target} begins as a fork of {edge.source}.")
-        if edge.kind == "prespawn":
-            forks.append(f"{edge.target} begins in a process started at {edge.source}.")
+        if edge.kind in BIRTHS:
+            births.append(f"{_birth(edge)}.")
         if edge.kind == "after":
             source = f"{edge.source} [{edge.label}]" if edge.label else edge.source
             waits.setdefault(edge.target, []).append(source)
@@ -108,7 +112,7 @@ def describe(scene: Scene) -> str:
     sentences += [f"{target} waits for {', '.join(sources)}." for target, sources in shown]
     if len(waits) > len(shown):
         sentences.append(f"{len(waits) - len(shown)} more transitions wait.")
-    sentences += forks[:100]
+    sentences += births[:100]
     return text.clean(" ".join(sentences))
 
 
@@ -172,10 +176,8 @@ def _wire(wire: Wire) -> str:
     facts = [f"{edge.target} after {edge.source}{via}" if edge.kind == "after" else "own order"]
     if edge.kind == "own":
         facts[0] = f"{edge.source}, then {edge.target}"
-    if edge.kind == "fork":
-        facts[0] = f"{edge.target} begins as a fork of {edge.source}"
-    if edge.kind == "prespawn":
-        facts[0] = f"{edge.target} begins in a process started at {edge.source}"
+    if edge.kind in BIRTHS:
+        facts[0] = _birth(edge)
     if edge.schedule:
         facts.append("schedule: for speed only")
     if edge.reason:

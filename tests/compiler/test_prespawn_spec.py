@@ -60,7 +60,9 @@ def test_only_a_later_state_is_an_edge(model: Spec) -> None:
     ]
     assert found == [("core.Imported", "worker[i].Imported", True)]
     many = expand(model, {"workers": 2})
-    assert [(many.names[e.source], many.names[e.target]) for e in many.edges if e.prespawn] == [
+    assert [
+        (many.names[e.source], many.names[e.target]) for e in many.edges if e.kind == "prespawn"
+    ] == [
         ("core.Imported", "worker[0].Imported"),
         ("core.Imported", "worker[1].Imported"),
     ]

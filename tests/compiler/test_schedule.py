@@ -96,7 +96,9 @@ def test_fork_edges(fast: Spec) -> None:
     }
     counts = {"workers": 2}
     graph = expand(fast, counts)
-    assert {(graph.names[e.source], graph.names[e.target]) for e in graph.edges if e.fork} == {
+    assert {
+        (graph.names[e.source], graph.names[e.target]) for e in graph.edges if e.kind == "fork"
+    } == {
         ("frontend.CommonImported", "core.CoreImported"),
         ("core.Configured", "worker[0].Ready"),
         ("core.Configured", "worker[1].Ready"),

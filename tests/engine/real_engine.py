@@ -14,7 +14,10 @@ sys.path.insert(0, str(ROOT / "tests" / "runtime"))
 import server as vllm_server  # noqa: E402
 import tiny  # noqa: E402
 
-__all__ = ["ROOT", "Patched", "cfac", "tiny", "vllm_server"]
+from cfac.runtime.history import History, read_run  # noqa: E402
+from cfac.runtime.processes import processes_of_run  # noqa: E402
+
+__all__ = ["ROOT", "Patched", "as_stock", "cfac", "tiny", "vllm_server"]
 
 
 class Patched:
@@ -32,3 +35,32 @@ def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) ->
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == expect, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout + result.stderr
+
+
+def as_stock(serve, copy: Patched, tensor_parallel: int) -> History:
+    """A patched start that answers as stock, conforms, needs no fallback and leaves nothing.
+
+    Its run's history.  Parents and children are as in stock, and the log has one line more.
+    """
+    stock = serve(None, tensor_parallel=tensor_parallel)
+    stock.wait_ready()
+    expected = [stock.complete(), stock.complete("One two three", 16)]
+    stock.stop()
+
+    server = serve(copy, tensor_parallel=tensor_parallel)
+    server.wait_ready()
+    assert [server.complete(), server.complete("One two three", 16)] == expected
+    run = server.run_folder()
+    server.stop()
+    assert server.process.returncode == 0
+    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=60)
+    history = read_run(run)
+    assert tiny.messages(history) == []
+    assert list(history.of("fallback")) == []
+    tree = {e["name"]: (e["pid"], e["ppid"]) for e in history.of("process")}
+    assert tree["EngineCore"][1] == history.info["root"]
+    workers = [tree[f"VllmWorker-{i}"] for i in range(tensor_parallel)]
+    assert {parent for _, parent in workers} == {tree["EngineCore"][0]}
+    lines = [line for line in server.log.splitlines() if line.startswith("cfac: ")]
+    assert len(lines) == 1, lines
+    return history

@@ -105,12 +105,8 @@ def not_asked_for(spec_path: Path) -> set[tuple[str, str]]:
     found = set()
     for name, entry in plan.components.items():
         if (entry["process"] or {}).get("start"):
-            first, *others = plan.states(name)
-            found |= {(name, first)}
-            for state in others:
-                if not plan.transition(name, state)["birth"]:
-                    break
-                found |= {(name, state)}
+            early = [plan.states(name)[0], *plan.births(name)]
+            found |= {(name, state) for state in early}
     return found
 
 

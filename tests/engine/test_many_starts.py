@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 import signals
-from real_engine import ROOT
+from real_engine import ROOT, tiny
 from summary import versions
 
 from cfac.runtime.history import read_run
-from cfac.runtime.verify import verify
 
 FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 STARTS = int(os.environ.get("CFAC_SOAK_STARTS", "200"))
@@ -77,7 +76,7 @@ def one_start(serve, copy, expected, chance):
             wrong.append("no run was recorded")
         else:
             history = read_run(run)
-            wrong += [f"{f.kind}: {f.message}" for f in verify(history)]
+            wrong += tiny.messages(history)
             wrong += [f"fallback: {event}" for event in history.of("fallback")]
             wrong += [f"failed: {event}" for event in history.of("failed")]
         if wrong:

@@ -16,11 +16,6 @@ def engine(tmp_path_factory):
     return tiny.patched_copy(tmp_path_factory.mktemp("engine") / "tree")
 
 
-@pytest.fixture
-def runs(tmp_path):
-    return tmp_path / "runs"
-
-
 def messages(findings):
     return [f"{finding.kind}: {finding.message}" for finding in findings]
 
@@ -127,13 +122,7 @@ STATES = [
 
 @pytest.mark.parametrize(("component", "state"), STATES, ids=lambda value: value)
 def test_a_process_killed_at_a_state_ends_the_run_naming_it(engine, runs, component, state):
-    delay = f"{component}.{state}=30:after"
-    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY=delay)
-    tiny.kill(tiny.wait_for_state(runs, component, state))
-    assert tiny.nothing_left(runs)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert f"component {component} failed" in err
+    err = tiny.kill_at(engine, runs, component, state)
     assert f"in state {state}" in err
     assert "SIGKILL" in err
 

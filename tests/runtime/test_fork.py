@@ -7,23 +7,12 @@ from pathlib import Path
 import pytest
 import tiny
 
-from cfac.runtime.verify import verify
-
 FAST = (tiny.SOURCE / "fast.yaml").read_text().replace("startup.yaml", "base.yaml")
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     return tiny.patched_copy(tmp_path_factory.mktemp("fast") / "tree", FAST)
-
-
-@pytest.fixture
-def runs(tmp_path):
-    return tmp_path / "runs"
-
-
-def messages(findings):
-    return [f"{finding.kind}: {finding.message}" for finding in findings]
 
 
 def parents(history):
@@ -37,7 +26,7 @@ def test_a_forked_start_conforms_and_answers_as_stock(engine, runs, workers):
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     assert len(result.stderr.splitlines()) == 1, result.stderr
     history = tiny.history(runs)
-    assert messages(verify(history)) == []
+    assert tiny.messages(history) == []
     assert list(history.of("fallback")) == []
     tree = parents(history)
     core = tree["TinyCore"]
@@ -57,7 +46,7 @@ def test_observe_only_starts_everything_as_the_engine_does(engine, runs):
     result = tiny.run(engine, runs, "--workers", "2", CFAC_OBSERVE="1")
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     history = tiny.history(runs)
-    assert messages(verify(history, chain=True)) == []
+    assert tiny.messages(history, chain=True) == []
     assert history.end("core", "Start") > history.end("frontend", "ConfigReady")
 
 
@@ -94,7 +83,7 @@ def test_a_thread_at_the_fork_point_falls_back_with_one_line(engine, runs):
     assert "core is started by the engine itself: 1 other Python thread(s)" in lines[0]
     assert "warm-up" in lines[0]
     history = tiny.history(runs)
-    assert messages(verify(history)) == []
+    assert tiny.messages(history) == []
     assert [event["c"] for event in history.of("fallback")] == ["core"]
 
 
@@ -105,7 +94,7 @@ def test_a_child_that_died_before_it_was_adopted_is_replaced(engine, runs):
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert "core is started by the engine itself: ChildProcessError" in err
     assert "failed" not in err
-    assert messages(verify(tiny.history(runs))) == []
+    assert tiny.messages(tiny.history(runs)) == []
     assert tiny.nothing_left(runs)
 
 
@@ -135,13 +124,7 @@ STATES = [("frontend", "CommonImported"), ("core", "Constructed"), ("worker[1]",
 
 @pytest.mark.parametrize(("component", "state"), STATES, ids=lambda value: value)
 def test_a_killed_process_ends_the_run_as_without_forks(engine, runs, component, state):
-    delay = f"{component}.{state}=30:after"
-    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY=delay)
-    tiny.kill(tiny.wait_for_state(runs, component, state))
-    assert tiny.nothing_left(runs)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert f"component {component} failed" in err
+    tiny.kill_at(engine, runs, component, state)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -11,8 +11,6 @@ import pytest
 import tiny
 import yaml
 
-from cfac.runtime.verify import verify
-
 SPEC = (tiny.SOURCE / "prespawn.yaml").read_text().replace("startup.yaml", "base.yaml")
 PROGRAM = Path(__file__).with_name("stock_or_prespawned.py")
 
@@ -20,15 +18,6 @@ PROGRAM = Path(__file__).with_name("stock_or_prespawned.py")
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     return tiny.patched_copy(tmp_path_factory.mktemp("prespawn") / "tree", SPEC)
-
-
-@pytest.fixture
-def runs(tmp_path):
-    return tmp_path / "runs"
-
-
-def messages(history, **options):
-    return [f"{finding.kind}: {finding.message}" for finding in verify(history, **options)]
 
 
 def fallbacks(result_or_text):
@@ -260,7 +249,7 @@ def test_a_prespawned_start_conforms_and_answers_as_stock(engine, runs, workers)
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     assert len(result.stderr.splitlines()) == 1, result.stderr
     history = tiny.history(runs)
-    assert messages(history) == []
+    assert tiny.messages(history) == []
     assert list(history.of("fallback")) == list(history.of("given_up")) == []
     found = tree(history)
     ((core, root),) = found["TinyCore"]
@@ -288,7 +277,7 @@ def test_observe_only_starts_everything_as_the_engine_does(engine, runs):
     result = tiny.run(engine, runs, "--workers", "2", CFAC_OBSERVE="1")
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     history = tiny.history(runs)
-    assert messages(history, chain=True) == []
+    assert tiny.messages(history, chain=True) == []
     assert history.end("core", "Start") > history.end("frontend", "ConfigReady")
 
 
@@ -364,7 +353,7 @@ def test_more_workers_than_guessed_are_the_engines_own(engine, runs):
         f"worker (TinyWorker-{index}) {reason}" for index in (1, 2)
     ]
     history = tiny.history(runs)
-    assert messages(history) == []
+    assert tiny.messages(history) == []
     assert [event["c"] for event in history.of("fallback")] == ["worker", "worker"]
 
 
@@ -373,7 +362,7 @@ def test_fewer_workers_than_guessed_leave_nothing_behind(engine, runs):
     assert result.stdout == ANSWER, result.stderr
     assert fallbacks(result) == []
     history = tiny.history(runs)
-    assert messages(history) == []
+    assert tiny.messages(history) == []
     assert [event["c"] for event in history.of("given_up")] == ["worker"] * 3
     assert tiny.nothing_left(runs)
 
@@ -384,7 +373,7 @@ def test_two_engines_in_one_process(engine, runs):
     assert fallbacks(result) == []
     folders = tiny.run_folders(runs)
     assert len(folders) == 2
-    assert [messages(tiny.read_run(folder)) for folder in folders] == [[], []]
+    assert [tiny.messages(tiny.read_run(folder)) for folder in folders] == [[], []]
     assert tiny.nothing_left(runs)
 
 
@@ -393,7 +382,7 @@ def test_an_engine_that_forks_gets_its_own_processes(engine, runs):
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     assert len(fallbacks(result)) == 3, result.stderr
     assert all("its start method is 'fork', not 'spawn'" in line for line in fallbacks(result))
-    assert messages(tiny.history(runs)) == []
+    assert tiny.messages(tiny.history(runs)) == []
     assert tiny.nothing_left(runs)
 
 
@@ -408,7 +397,7 @@ def test_a_child_that_died_before_it_was_adopted_is_replaced(engine, runs, victi
     reason = "is started by the engine itself: the prespawned child ended with exit code -9"
     assert line == f"cfac: {who} {reason}"
     assert "failed" not in result.stderr
-    assert messages(tiny.history(runs)) == []
+    assert tiny.messages(tiny.history(runs)) == []
     assert tiny.nothing_left(runs)
 
 
@@ -421,7 +410,7 @@ def test_workers_are_prespawned_by_a_core_that_was_not(tmp_path, runs):
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     assert fallbacks(result) == []
     history = tiny.history(runs)
-    assert messages(history) == []
+    assert tiny.messages(history) == []
     started = {e["name"]: e["started"] for e in history.of("process")}
     for index in range(2):  # their processes, that is: they may get no CPU for a while
         assert started[f"TinyWorker-{index}"] < history.end("core", "Constructed")
@@ -436,7 +425,7 @@ def test_prespawned_at_a_later_state(tmp_path, runs):
         result = tiny.run(tree_of, folder, "--workers", "2", **extra)
         assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
         history = tiny.history(folder)
-        assert messages(history) == []
+        assert tiny.messages(history) == []
         if not extra:
             assert fallbacks(result) == []
             first = history.end("core", "Imported")
@@ -490,10 +479,4 @@ STATES = [("core", "Constructed"), ("worker[1]", "Constructed"), ("worker[0]", "
 
 @pytest.mark.parametrize(("component", "state"), STATES, ids=lambda value: value)
 def test_an_adopted_process_that_is_killed_ends_the_run(engine, runs, component, state):
-    delay = f"{component}.{state}=30:after"
-    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY=delay)
-    tiny.kill(tiny.wait_for_state(runs, component, state))
-    assert tiny.nothing_left(runs)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert f"component {component} failed" in err
+    tiny.kill_at(engine, runs, component, state)

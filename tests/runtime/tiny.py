@@ -18,6 +18,7 @@ from cfac.codegen.engine import find_engine
 from cfac.compiler import api
 from cfac.runtime.history import read_run
 from cfac.runtime.processes import processes_of_run
+from cfac.runtime.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "examples" / "tiny_engine"
@@ -111,6 +112,11 @@ def history(runs: Path):
     return read_run(folder)
 
 
+def messages(history, **options) -> list[str]:
+    """What ``verify`` finds in a run, a line each."""
+    return [f"{finding.kind}: {finding.message}" for finding in verify(history, **options)]
+
+
 def wait_for_state(runs: Path, component: str, state: str, timeout: float = 60) -> int:
     """Wait until a process has recorded the state; its pid."""
     deadline = time.monotonic() + timeout
@@ -168,6 +174,18 @@ def nothing_left(runs: Path, timeout: float = 30) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def kill_at(engine: Path, runs: Path, component: str, state: str) -> str:
+    """Kill a process of a two-worker start right after its state; all ends, stderr is returned."""
+    delay = f"{component}.{state}=30:after"
+    process = start(engine, runs, "--workers", "2", CFAC_DELAY=delay)
+    kill(wait_for_state(runs, component, state))
+    assert nothing_left(runs)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert f"component {component} failed" in err
+    return err
 
 
 def end_started() -> None:
