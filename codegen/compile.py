@@ -124,6 +124,7 @@ def compile_engine(
             work.published.add(name)
             work.rows.append(Row(name, "publish", "birth", "", 0, "the child's birth", ""))
     _check_params(work, bounds)
+    _check_recordings(work, engine)
     for file in work.files.values():
         _add_import(work, file)
     if diagnostics.errors:
@@ -278,6 +279,19 @@ def _check_params(work: _Work, bounds: Sequence[Bound]) -> None:
                     source.span,
                     help=f"bind {name}: publish",
                 )
+
+
+def _check_recordings(work: _Work, engine: Engine) -> None:
+    """Another version imports other modules: what is recorded may be wrong, never harmful."""
+    for name, (version, span) in work.spec.recordings.items():
+        if version not in (None, engine.version):
+            work.diagnostics.warning(
+                "CF418",
+                f"{name} was recorded with {engine.package} {version}, and this is "
+                f"{engine.version}",
+                span,
+                help=f"record again: cfac record --imports {work.spec.file} -- COMMAND",
+            )
 
 
 def _add_import(work: _Work, file: _File) -> None:

@@ -122,7 +122,7 @@ class _Builder:
         options = node if node is not None else MapNode((), name.span)
         refuse_later(options, "state", self.diagnostics)
         effects = options.get("effects")
-        imports, idle_while = build_work(options, self.diagnostics)
+        imports, idle_while, recorded = build_work(options, self.diagnostics)
         return State(
             name=name.text,
             span=name.span,
@@ -136,6 +136,7 @@ class _Builder:
             ),
             imports=imports,
             idle_while=idle_while,
+            recorded=recorded,
         )
 
     def after(self, node: Node | None) -> list[Dependency]:

@@ -22,6 +22,9 @@ COMMANDS: dict[str, _Lazy] = {
     "graph": _Lazy("cfac.compiler.commands.graph:graph", "Draw a spec's graph."),
     "analyze": _Lazy("cfac.compiler.commands.analyze:analyze", "Predict how long a start takes."),
     "run": _Lazy("cfac.compiler.commands.run:run", "Run a spec bound to Python callables."),
+    "record": _Lazy(
+        "cfac.compiler.commands.record:record", "Record what a start imports, to do it early."
+    ),
     "trace": _Lazy("cfac.compiler.commands.trace:trace", "Show or verify the trace of a run."),
     "explain": _Lazy("cfac.compiler.commands.explain:explain", "Explain a diagnostic's code."),
     "schema": _Lazy("cfac.compiler.commands.explain:schema", "Print the spec's JSON Schema."),

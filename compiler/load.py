@@ -11,6 +11,7 @@ from cfac.compiler.diagnostics import Diagnostics, Note, Span
 from cfac.compiler.model import Spec
 from cfac.compiler.names import resolve
 from cfac.compiler.overlay import overlay
+from cfac.compiler.recorded import fill_in
 from cfac.compiler.shape import check_shape
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode, parse, read_text
 
@@ -78,12 +79,13 @@ def included(path: str | Path) -> set[Path]:
     return loader.done - {Path(path).resolve()}
 
 
-def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
+def load(path: str | Path, *, recordings: bool = True) -> tuple[Spec | None, Diagnostics]:
     """Load a spec with all it includes; names are resolved.
 
     The spec is None where nothing could be modelled.  It may be given beside
     errors: what they are about is then left out of it, so that later passes can
-    still look for further errors.
+    still look for further errors.  Without ``recordings`` what is ``recorded`` is left
+    open: to make a recording, none has to be there.
     """
     diagnostics = Diagnostics()
     loader = _Loader(diagnostics)
@@ -94,4 +96,6 @@ def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
     spec = build_spec(root, file, diagnostics)
     if spec is None:
         return None, diagnostics
+    if recordings:
+        spec = fill_in(spec, loader.sources, diagnostics)
     return resolve(replace(spec, sources=dict(loader.sources)), root, diagnostics), diagnostics

@@ -91,6 +91,8 @@ class State:
 
     ``imports`` are the modules that an auxiliary state imports before it is published.
     With ``idle_while`` that happens while the component waits, for that transition.
+    ``recorded`` is where the spec asks for recorded modules; they are the slice
+    ``recorded_part`` of ``imports``.
     """
 
     name: str
@@ -101,6 +103,8 @@ class State:
     effects: tuple[Effect, ...] = ()
     imports: tuple[str, ...] = ()
     idle_while: Ref | None = None
+    recorded: Span | None = None
+    recorded_part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +330,8 @@ class Spec:
     transport: Literal["thread", "process", "coroutine"] = "process"
     #: file name -> text, of the spec and all it includes; for carets and hashes.
     sources: Mapping[str, str] = field(default_factory=dict)
+    #: file name of a recording -> the engine's version in it, and where it is asked for.
+    recordings: Mapping[str, tuple[str | None, Span]] = field(default_factory=dict)
 
     def transitions(self) -> Iterator[tuple[Component, State]]:
         """Every transition: each component's states but its first."""

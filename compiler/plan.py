@@ -174,6 +174,7 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
         "imports": list(state.imports),
         "idle": state.idle_while is not None,
         "birth": birth,
+        **({"recorded": list(state.recorded_part)} if state.recorded_part else {}),
     }
 
 

@@ -5,17 +5,15 @@ The shape is already checked; what has the wrong one is left out without a messa
 
 from __future__ import annotations
 
-import re
-
 from cfac.compiler.bindings import build_site
-from cfac.compiler.diagnostics import Diagnostics
-from cfac.compiler.later import not_built, refuse_later
+from cfac.compiler.diagnostics import Diagnostics, Span
+from cfac.compiler.later import refuse_later
 from cfac.compiler.model import BIRTHS, Policy, Process, Ref, Site, SiteKind, Strategy
 from cfac.compiler.nodes import items, text, text_node, texts
+from cfac.compiler.recorded import WORD
+from cfac.compiler.recordings import MODULE
 from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
-
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
@@ -65,34 +63,38 @@ def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:
     return Strategy()
 
 
-def build_work(options: MapNode, diagnostics: Diagnostics) -> tuple[tuple[str, ...], Ref | None]:
-    """What a state's ``does`` or ``idle`` imports, and what it waits for meanwhile."""
+def build_work(
+    options: MapNode, diagnostics: Diagnostics
+) -> tuple[tuple[str, ...], Ref | None, Span | None]:
+    """What a state's ``does`` or ``idle`` imports, and what it waits for meanwhile.
+
+    The third is where the word ``recorded`` stands among the modules, if it does.
+    """
     does, idle = options.get("does"), options.get("idle")
     if isinstance(does, MapNode) and isinstance(idle, MapNode):
         key = options.key("idle")
         message = "a state has either 'does' or 'idle', not both"
         hint = "make two states of it"
         diagnostics.error("CF109", message, key.span if key else idle.span, help=hint)
-        return (), None
+        return (), None, None
     work = does if isinstance(does, MapNode) else idle
     if not isinstance(work, MapNode):
-        return (), None
+        return (), None, None
     meanwhile = text_node(work.get("while")) if work is idle else None
+    modules = work.get("import")
     return (
-        _modules(work.get("import"), diagnostics),
+        _modules(modules, diagnostics),
         parse_ref(meanwhile, diagnostics) if meanwhile is not None else None,
+        next((node.span for node in texts(modules) if node.text == WORD), None),
     )
 
 
 def _modules(node: Node | None, diagnostics: Diagnostics) -> tuple[str, ...]:
-    if isinstance(node, ScalarNode) and text(node) == "recorded":
-        not_built("'import: recorded'", node.span, diagnostics)
-        return ()
     found = texts(node)
     if node is not None and not found and not isinstance(node, ScalarNode):
         diagnostics.error("CF109", "expected at least one module, found none", node.span)
     for module in found:
-        if not _MODULE.fullmatch(module.text):
+        if not MODULE.fullmatch(module.text):
             message = f"{module.text!r} is not a module's name"
             hint = "write it as in vllm.v1.engine.core"
             diagnostics.error("CF109", message, module.span, help=hint)

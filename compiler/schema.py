@@ -171,10 +171,13 @@ class EffectModel(Strict):
     forks: Literal[True] = Field(default=ABSENT, description="It forks the process.")
 
 
+_MODULES = "The modules to import, in order. 'recorded': those of a recorded start."
+
+
 class DoesModel(Strict):
     """What a component does to reach an auxiliary state."""
 
-    import_: Texts = Field(alias="import", description="The modules to import, in order.")
+    import_: Texts = Field(alias="import", description=_MODULES)
 
 
 class IdleModel(Strict):
@@ -183,7 +186,7 @@ class IdleModel(Strict):
     while_: RefText = Field(
         alias="while", description="What it waits for meanwhile; the work fits in before it."
     )
-    import_: Texts = Field(alias="import", description="The modules to import, in order.")
+    import_: Texts = Field(alias="import", description=_MODULES)
 
 
 class StateModel(Strict):

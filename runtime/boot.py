@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.inject import Delays
@@ -24,6 +24,9 @@ from cfac.runtime.run import ENVIRONMENT, OFF, Run, create_run
 from cfac.runtime.schedule import Schedule
 from cfac.runtime.session import Place, Session
 from cfac.runtime.trace import current_process_name
+
+if TYPE_CHECKING:
+    from cfac.runtime.recording import Recording
 
 _T = TypeVar("_T")
 _Lazy = Callable[[], Any] | None
@@ -57,6 +60,7 @@ class Hooks:
         self._said: set[str] = set()
         self._awaits_birth = False
         self.schedule = Schedule(self)
+        self.recording = _recording(plan) if os.environ.get("CFAC_RECORD") else None
         #: what the generated calls name: the schedule's two
         self.start = self.schedule.start
         self.context = self.schedule.context
@@ -84,6 +88,8 @@ class Hooks:
             place = self._place(name, index)
             if place is None:
                 return
+            if self.recording is not None:
+                self.recording.published(place, self.plan.states(place.component)[-1])
             if self.schedule.imports(name) or self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
@@ -345,6 +351,14 @@ class Hooks:
                 with self._quietly("the CPU binding"):
                     self.schedule.born(component)
                 self.publish(f"{component}.{entry['states'][0]}")
+
+
+def _recording(plan: Plan) -> Recording | None:
+    """The recording that CFAC_RECORD asks for."""
+    from cfac.runtime import recording
+
+    package = (plan.data["engine"] or {}).get("package")
+    return recording.Recording(package) if recording.wanted() else None
 
 
 def _has_living_child(pattern: str) -> bool:

@@ -71,15 +71,22 @@ class Schedule:
         """Do the imports of an auxiliary state (``does``, ``idle``); whether there are any.
 
         A module that cannot be imported is no harm: the engine will say so, if it needs it.
+        That of a recorded start may not exist in this configuration: only the trace has it.
         """
-        modules = self.hooks.plan.data["transitions"].get(name, {}).get("imports", ())
+        entry = self.hooks.plan.data["transitions"].get(name, {})
+        modules = entry.get("imports", ())
         if self.hooks.observe_only or not modules:
             return False
-        for module in modules:
+        recorded = range(*entry.get("recorded", (0, 0)))
+        for number, module in enumerate(modules):
             try:
                 importlib.import_module(module)
             except Exception as error:
-                self.hooks.say(f"{name}: {module} was not imported early: {error!r}")
+                text = f"{name}: {module} was not imported early: {error!r}"
+                if number not in recorded:
+                    self.hooks.say(text)
+                elif self.hooks.session is not None:
+                    self.hooks.session.record("note", text=text)
         return True
 
     def published(self, place: Place) -> None:

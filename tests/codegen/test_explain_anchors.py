@@ -32,11 +32,12 @@ def test_examples(code: str, tmp_path: Path) -> None:
     make_engine(tmp_path / "engine", "", "1.0")
     for name, text in example_files(engine[1]).items():
         (tmp_path / "engine" / name).write_text(text)
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(explanation.bad)
+    for name, text in example_files(explanation.bad).items():
+        (tmp_path / name).write_text(text)
     _, text = compile_case(tmp_path)
-    kind = "warning" if code == "CF417" else "error"
+    kind = "warning" if code in {"CF417", "CF418"} else "error"
     assert re.findall(rf"{kind}\[(\w+)\]", text) == [code], text
-    spec.write_text(explanation.good)
+    for name, text in example_files(explanation.good).items():
+        (tmp_path / name).write_text(text)
     result, text = compile_case(tmp_path)
     assert result is not None and result.ok and code not in text, text

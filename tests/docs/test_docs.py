@@ -161,6 +161,7 @@ def test_commands_and_options_exist(page, line):
         inner = command.get_command(context, words[0])
         assert inner is not None, f"{page}: {line!r}: no command {words[0]!r}"
         command, words = inner, words[1:]
+    words = words[: words.index("--")] if "--" in words else words  # the rest is an engine's
     known = {"-h", "--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
     for word in words:
         if word.startswith("-") and len(word) > 1:
