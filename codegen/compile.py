@@ -13,6 +13,7 @@ from cfac.codegen import edit as edits
 from cfac.codegen.anchors import Match, Tree, resolve
 from cfac.codegen.apply import originals
 from cfac.codegen.calls import CallWriter, marker
+from cfac.codegen.defer import deferrals
 from cfac.codegen.engine import Engine
 from cfac.codegen.lock import Touched, fingerprint, renew
 from cfac.codegen.package import package_files
@@ -22,7 +23,7 @@ from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
 from cfac.compiler.diagnostics import Diagnostics
-from cfac.compiler.model import SiteKind, Spec, Test
+from cfac.compiler.model import Defer, SiteKind, Spec, Test
 from cfac.compiler.plan import compile_plan, render_plan
 from cfac.compiler.schedule_checks import birth_prefix
 
@@ -123,6 +124,8 @@ def compile_engine(
             name = f"{component.name}.{state.name}"
             work.published.add(name)
             work.rows.append(Row(name, "publish", "birth", "", 0, "the child's birth", ""))
+    for deferred in spec.defers:
+        _defer(work, deferred, len(bounds))
     _check_params(work, bounds)
     _check_recordings(work, engine)
     for file in work.files.values():
@@ -240,7 +243,7 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
         parts = [f'"{bound.transition}"', match.source.segment(node.func), *options]
         hook = "replaced" if bound.site.kind == "publish" else bound.site.kind
         work.file(match.source).wraps.append(
-            edits.Wrap(node, bound.transition, bound.order, ", ".join(options), hook)
+            edits.Wrap(node.func, bound.transition, bound.order, ", ".join(options), hook)
         )
         text = f"_cfac.{hook}({', '.join(parts)})"
         work.rows.append(
@@ -251,6 +254,32 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
                 match.source.path,
                 node.lineno,
                 match.place,
+                " ".join(text.split()),
+            )
+        )
+
+
+def _defer(work: _Work, entry: Defer, order: int) -> None:
+    """Note the edits of one entry of ``defer``; the outermost of two wraps comes last."""
+    for found in deferrals(entry, work.tree, work.diagnostics):
+        text = f"stays: {found.left}"
+        if found.callee is not None:
+            hook = "later" if entry.until else "deferred"
+            wrap = edits.Wrap(found.callee, found.label, order, found.options, hook)
+            work.file(found.source).wraps.append(wrap)
+            parts = (f'"{found.label}"', found.source.segment(found.callee), found.options)
+            text = f"_cfac.{hook}({', '.join(part for part in parts if part)})"
+        if found.runs is not None:
+            place = f"{found.place}:{found.runs.name}"
+            work.touched.append(Touched(place, fingerprint(found.runs), entry.span))
+        work.rows.append(
+            Row(
+                found.label,
+                entry.kind,
+                entry.until or "first call",
+                found.source.path,
+                found.line,
+                found.place,
                 " ".join(text.split()),
             )
         )

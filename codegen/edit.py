@@ -35,10 +35,11 @@ class Insert:
 class Wrap:
     """A callee to wrap in ``_cfac.replaced``; ``options`` are further arguments' text.
 
-    ``hook`` is the function's name: ``replaced``, or ``start`` and ``context`` of a process.
+    ``hook`` is the function's name: ``replaced``, ``deferred`` or ``later``, or ``start``
+    and ``context`` of a process.
     """
 
-    call: ast.Call
+    callee: ast.expr
     transition: str
     order: int
     options: str = ""
@@ -108,7 +109,7 @@ def _wrappings(source: Source, wraps: Sequence[Wrap]) -> list[tuple[int, int, st
     found: list[tuple[int, int, str]] = []
     base = 1_000_000  # after the lines inserted at the same offset; outer callees open first
     for wrap in wraps:  # of two at one callee, the first is the outer one
-        start, end = source.span(wrap.call.func)
+        start, end = source.span(wrap.callee)
         opening = f"_cfac.{wrap.hook}({_quote(wrap.transition)}, "
         found.append((start, base + len(source.text) - end, opening))
         closing = f", {wrap.options})" if wrap.options else ")"
@@ -126,11 +127,14 @@ def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence
         check_compiles(text, source.path)
     except (SyntaxError, ValueError) as error:
         raise EditError(f"{source.path}: the edited file would not parse: {error}") from error
+    wrapped: dict[ast.expr, ast.expr] = {}
     for wrap in reversed(wraps):
         call = parse(f"_cfac.{wrap.hook}({_quote(wrap.transition)}, {wrap.options})").body[0]
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
-        call.value.args.append(wrap.call.func)
-        wrap.call.func = call.value
+        now = wrapped.get(wrap.callee, wrap.callee)
+        _exchange(source, wrap.callee, now, call.value)
+        call.value.args.append(now)
+        wrapped[wrap.callee] = call.value
     blocks: dict[int, list[tuple[int, int, Insert]]] = {}
     for k, insert in enumerate(_sorted(inserts)):
         blocks.setdefault(id(insert.point.block), []).append((insert.point.index, k, insert))
@@ -141,6 +145,18 @@ def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence
         raise EditError(
             f"{source.path}: the edited file does not parse to the original plus the edits"
         )
+
+
+def _exchange(source: Source, callee: ast.expr, now: ast.expr, new: ast.expr) -> None:
+    """Put ``new`` where ``now`` stands in the tree, which is where ``callee`` stood."""
+    link = source.parent(callee)
+    assert link is not None
+    owner, field = link
+    value = getattr(owner, field)
+    if isinstance(value, list):
+        value[next(k for k, entry in enumerate(value) if entry is now)] = new
+    else:
+        setattr(owner, field, new)
 
 
 def clash(source: Source) -> int | None:

@@ -29,6 +29,7 @@ def render_report(
     starts = [f"{c.name}.{c.states[0].name}" for c in spec.components.values()]
     names = [n for n in starts if any(row.transition == n for row in rows)] + declared
     processes = [row for row in rows if row.transition in spec.components]
+    deferred = [row for row in rows if row.transition.startswith("defer:")]
     files = sorted({row.path for row in rows if row.path})
     out = [
         f"# {spec.name}",
@@ -50,6 +51,9 @@ def render_report(
     if processes:
         out += ["", "## Processes", "", "| component | kind | at | place | edit |"]
         out += ["| --- | --- | --- | --- | --- |", *(_line(row) for row in processes)]
+    if deferred:
+        out += ["", "## Deferred", "", "| work | kind | until | place | edit |"]
+        out += ["| --- | --- | --- | --- | --- |", *(_line(row) for row in deferred)]
     out += ["", "## Files", "", *(f"- `{path}`" for path in files)]
     return "\n".join(out) + "\n"
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from cfac.compiler.bindings import build_bindings, check_expression
 from cfac.compiler.conditions import build_condition, build_specifier
+from cfac.compiler.defers import build_defers
 from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.later import refuse_later
 from cfac.compiler.model import (
@@ -67,6 +68,7 @@ def build_spec(root: MapNode, file: str, diagnostics: Diagnostics) -> Spec | Non
         chain_span=chain_key.span if chain_key else None,
         merges=tuple(builder.merges(root.get("merge"))),
         bindings=build_bindings(root.get("bind"), diagnostics),
+        defers=tuple(build_defers(root, diagnostics)),
         layouts=builder.layouts(root.get("layouts")),
         engine=builder.engine(root),
         transport=_transport(root),

@@ -8,7 +8,7 @@ from cfac.compiler.yamlpos import MapNode
 _LATER = {
     "state": ("carries", "takes", "before"),
     "process": ("aliases",),
-    "spec": ("defer", "exports"),
+    "spec": ("exports",),
 }
 
 

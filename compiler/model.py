@@ -275,6 +275,21 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Defer:
+    """Work of the engine's module imports that is moved to its first use.
+
+    ``name`` is the dotted suffix of the callee.  ``places`` are modules, or
+    ``package.**``.  ``until``, of a call, is the module whose import it waits for.
+    """
+
+    kind: Literal["decorator", "call"]
+    name: str
+    places: tuple[str, ...]
+    span: Span
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MergeGroup:
     """Transitions that run as one (DESIGN: merging)."""
 
@@ -325,6 +340,7 @@ class Spec:
     chain_span: Span | None = None
     merges: tuple[MergeGroup, ...] = ()
     bindings: tuple[Binding, ...] = ()
+    defers: tuple[Defer, ...] = ()
     layouts: Mapping[tuple[str, str], Layout] = field(default_factory=dict)
     engine: Engine | None = None
     transport: Literal["thread", "process", "coroutine"] = "process"

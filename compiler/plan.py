@@ -178,6 +178,17 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
     }
 
 
+def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
+    """``deferred``: [decorator, module] of what is deferred where no patch reaches."""
+    found = [
+        [entry.name, place]
+        for entry in spec.defers
+        for place in entry.places
+        if place.split(".")[0] != package
+    ]
+    return {"deferred": found} if found else {}
+
+
 def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str, Any]:
     """The plan of a checked spec, JSON-ready.
 
@@ -198,6 +209,7 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
                 {"when": _condition(entry.when, version), "reason": entry.reason}
                 for entry in engine.unsupported
             ],
+            **_deferred_outside(spec, engine.package),
         },
         "params": {
             param.name: {

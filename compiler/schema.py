@@ -350,6 +350,19 @@ class MergeModel(Strict):
     of: list[RefText] = Field(min_length=1, description="The transitions in it.")
 
 
+class DeferModel(Strict):
+    """Work of a module's import, moved to its first use."""
+
+    decorator: str = Field(
+        default=ABSENT, description="A decorator, as in torch.compile; applied at the first call."
+    )
+    call: str = Field(default=ABSENT, description="A call; made once 'until' is imported.")
+    within: Texts = Field(
+        alias="in", description="The module; 'package.**' for all modules of a package."
+    )
+    until: str = Field(default=ABSENT, description="The module that a call waits for.")
+
+
 class UnsupportedModel(Strict):
     """A configuration in which the patched engine starts as stock."""
 
@@ -417,7 +430,9 @@ class DocumentModel(Strict):
     bind: dict[str, BindingModel] = Field(
         default=ABSENT, description="Where each transition lives; keys are component.State."
     )
-    defer: Any = Field(default=ABSENT, description=NOT_BUILT)
+    defer: list[DeferModel] = Field(
+        default=ABSENT, description="Work of the engine's imports, moved to its first use."
+    )
     exports: Any = Field(default=ABSENT, description=NOT_BUILT)
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cfac.runtime.deferred import defer_within, deferred, later
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.inject import Delays
 from cfac.runtime.plan import Plan, convert
@@ -59,6 +60,7 @@ class Hooks:
         self.stock = os.environ.get(ENVIRONMENT) == OFF
         self._said: set[str] = set()
         self._awaits_birth = False
+        self._deferred_outside = False
         self.schedule = Schedule(self)
         self.recording = _recording(plan) if os.environ.get("CFAC_RECORD") else None
         #: what the generated calls name: the schedule's two
@@ -190,6 +192,28 @@ class Hooks:
 
         return call
 
+    def deferred(self, name: str, callee: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        """A decorator that is applied at the first call of the function it decorates."""
+        return deferred(callee) if self._restructures() else callee
+
+    def later(self, name: str, callee: Callable[..., Any], until: str) -> Callable[..., Any]:
+        """A callee whose call is put off until the module ``until`` has been imported."""
+        return later(callee, until) if self._restructures() else callee
+
+    def _defer_outside(self) -> None:
+        """Defer the decorators in modules that are not the engine's, once per process."""
+        entries = (self.plan.data["engine"] or {}).get("deferred", ())
+        if not self.observe_only and not self._deferred_outside:
+            self._deferred_outside = True
+            for decorator, module in entries:
+                defer_within(module, decorator)
+
+    def _restructures(self) -> bool:
+        """Whether this process belongs to a start that may differ from stock."""
+        if self.observe_only or self.stock:
+            return False
+        return self.session is not None or Run.from_environment() is not None
+
     # -- runs -------------------------------------------------------------------
 
     def _begins_run(self, name: str) -> bool:
@@ -224,6 +248,7 @@ class Hooks:
         os.environ[ENVIRONMENT] = run.environment()
         self.session = Session(run)
         log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
+        self._defer_outside()
         if self.plan.params:
             self.session.record("params", values=self.plan.params)
             self.session.post({"op": "params", "values": self.plan.params})
@@ -270,6 +295,7 @@ class Hooks:
                 )
                 return None
             self.session = Session(run)
+            self._defer_outside()
             self.schedule.joined(self.session)
         return self.session
 

@@ -153,16 +153,18 @@ class Server:
             time.sleep(0.02)
         raise RuntimeError(f"the server was not ready within {timeout} s:\n{self.log_tail}")
 
-    def complete(self, prompt: str = "The engine starts", tokens: int = 8) -> dict[str, Any]:
-        """A greedy completion with logprobs: text, tokens, logprobs."""
+    def complete(
+        self, prompt: str = "The engine starts", tokens: int = 8, *, logprobs: bool = True
+    ) -> dict[str, Any]:
+        """A greedy completion: its text, and with ``logprobs`` its tokens and their logprobs."""
         body = {
             "model": str(self.model),
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
-            "logprobs": 5,
             "ignore_eos": True,
             "seed": 0,
+            **({"logprobs": 5} if logprobs else {}),
         }
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/completions",
@@ -171,6 +173,8 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=120) as response:
             choice = json.load(response)["choices"][0]
+        if not logprobs:
+            return {"text": choice["text"]}
         return {
             "text": choice["text"],
             "tokens": choice["logprobs"]["tokens"],

@@ -50,7 +50,7 @@ def random_edit(source: Source, rng: random.Random) -> tuple[Edited, int, int]:
             inserts.append(Insert(point, code, f"cfac:c.S{k}:{kind}", kind, k))
     for node in rng.sample(calls, min(3, len(calls))):
         if not any(isinstance(above, ast.JoinedStr) for above, _, _ in source.ancestors(node)):
-            wraps.append(Wrap(node, "c.W", len(wraps)))
+            wraps.append(Wrap(node.func, "c.W", len(wraps)))
     try:
         point = entry(source, source.tree)
     except Refused:
@@ -141,7 +141,7 @@ def test_encodings(encoding: str) -> None:
     call = next(node for node in ast.walk(scope) if isinstance(node, ast.Call))
     [(_, point)] = points(source, scope, call, "after")
     insert = Insert(point, "_cfac.publish('a')", "cfac:a:publish", "publish", 0)
-    edited = edit(source, [insert], [Wrap(call, "b", 1)])
+    edited = edit(source, [insert], [Wrap(call.func, "b", 1)])
     lines = edited.data.split(b"\n")
     assert lines[3] == b"    _cfac.publish('a')  # cfac:a:publish"
     assert b'_cfac.replaced("b", work)()' in lines[2]

@@ -83,6 +83,7 @@ def test_lines_are_only_added(name: str) -> None:
             assert name in {
                 "async",
                 "bom",
+                "defer",
                 "fork",
                 "latin-1",
                 "lone-cr",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from cfac.codegen.apply import apply
@@ -27,9 +28,16 @@ SOURCE = ROOT / "examples" / "tiny_engine"
 _started: list[subprocess.Popen[str]] = []
 
 
-def patched_copy(target: Path, spec_text: str | None = None) -> Path:
-    """Copy the tiny engine to ``target`` and patch it with its own spec, or another."""
+def patched_copy(
+    target: Path, spec_text: str | None = None, prepare: Callable[[Path], None] | None = None
+) -> Path:
+    """Copy the tiny engine to ``target`` and patch it with its own spec, or another.
+
+    ``prepare`` may change the copy before it is patched.
+    """
     shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    if prepare is not None:
+        prepare(target)
     spec_path = target / "startup.yaml"
     if spec_text is not None:
         (target / "base.yaml").write_bytes(spec_path.read_bytes())

@@ -1,0 +1,5 @@
+import fast
+
+
+def only_inside():
+    return fast.compile(only_inside)

@@ -1,0 +1,9 @@
+import fast
+
+twice()
+twice()
+
+
+@fast.compile
+def run():
+    inside()
