@@ -13,12 +13,14 @@ from cfac.codegen import edit as edits
 from cfac.codegen.anchors import Match, Tree, resolve
 from cfac.codegen.apply import originals
 from cfac.codegen.calls import CallWriter, marker
-from cfac.codegen.defer import deferrals
+from cfac.codegen.defer import deferrals, deferred_imports, report_refused
 from cfac.codegen.engine import Engine
 from cfac.codegen.lock import Touched, fingerprint, renew
 from cfac.codegen.package import package_files
 from cfac.codegen.patch import Change, render_patch
-from cfac.codegen.positions import Point, Refused, entry, in_coroutine, points, where
+from cfac.codegen.places import module_name
+from cfac.codegen.positions import Point, Refused, in_coroutine, points, where
+from cfac.codegen.positions import entry as entry_point
 from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
@@ -62,6 +64,7 @@ class _File:
     source: Source
     inserts: list[edits.Insert] = field(default_factory=list)
     wraps: list[edits.Wrap] = field(default_factory=list)
+    guards: list[edits.Guard] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -261,6 +264,9 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
 
 def _defer(work: _Work, entry: Defer, order: int) -> None:
     """Note the edits of one entry of ``defer``; the outermost of two wraps comes last."""
+    if entry.kind == "import":
+        _defer_import(work, entry, order)
+        return
     for found in deferrals(entry, work.tree, work.diagnostics):
         text = f"stays: {found.left}"
         if found.callee is not None:
@@ -283,6 +289,35 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
                 " ".join(text.split()),
             )
         )
+
+
+def _defer_import(work: _Work, entry: Defer, order: int) -> None:
+    """Make the import conditional, and put it at the entry of the functions that need it."""
+    label = f"defer:{entry.name}"
+    for source, found in deferred_imports(entry, work.tree, work.diagnostics):
+        file, text = work.file(source), _quoted(found.text)
+        names = _quoted(" ".join(found.names))
+        condition = f"_cfac.now({text}, {names}, globals())"
+        file.guards.append(edits.Guard(found.statement, condition))
+        code = f"_cfac.use({text}, globals())"
+        places = [(found.statement.lineno, module_name(source.path), f"if {condition}: ...")]
+        for user in found.users:
+            try:
+                point = entry_point(source, user)
+            except Refused as refused:
+                report_refused(entry, source, f"{user.name}: {refused.reason}", work.diagnostics)
+                continue
+            insert = edits.Insert(point, code, marker(label, "use"), "use", order)
+            file.inserts.append(insert)
+            places.append((point.line, f"{module_name(source.path)}:{user.name}", code))
+        work.rows += [
+            Row(label, "import", "first use", source.path, line, place, shown)
+            for line, place, shown in places
+        ]
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
 
 
 def _refuse(work: _Work, bound: Bound, match: Match, refused: Refused) -> None:
@@ -338,7 +373,7 @@ def _add_import(work: _Work, file: _File) -> None:
         )
         return
     try:
-        point = entry(source, source.tree)
+        point = entry_point(source, source.tree)
     except Refused as refused:
         work.diagnostics.error(
             "CF407",
@@ -357,7 +392,7 @@ def _edit(work: _Work) -> list[Change]:
         file = work.files[path]
         raw = file.source.raw
         try:
-            edited = edits.edit(file.source, file.inserts, file.wraps)
+            edited = edits.edit(file.source, file.inserts, file.wraps, file.guards)
         except edits.EditError as error:
             work.diagnostics.error("CF412", str(error), work.spec.span)
             continue

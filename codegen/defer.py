@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from cfac.codegen import candidates
 from cfac.codegen.anchors import Tree
+from cfac.codegen.defer_imports import Import, imports_of
 from cfac.codegen.places import dotted, ends_with, module_file, module_name, walk_scope
+from cfac.codegen.positions import Refused
 from cfac.codegen.source import Source
 from cfac.compiler.diagnostics import Diagnostics, Note
 from cfac.compiler.model import Defer
@@ -68,6 +70,32 @@ def deferrals(entry: Defer, tree: Tree, diagnostics: Diagnostics) -> list[Deferr
             help="give a longer dotted name, or the one module that is meant",
         )
     return found
+
+
+def deferred_imports(
+    entry: Defer, tree: Tree, diagnostics: Diagnostics
+) -> Iterator[tuple[Source, Import]]:
+    """The import statements that an entry names, in the modules that it names one by one."""
+    for place in entry.places:
+        errors = len(diagnostics.errors)
+        for source in _sources(entry, place, tree, diagnostics):
+            try:
+                found = imports_of(source, entry.name)
+            except Refused as refused:
+                report_refused(entry, source, refused.reason, diagnostics)
+                continue
+            if not found and len(diagnostics.errors) == errors:
+                _report_none(entry, [source], diagnostics)
+            yield from ((source, one) for one in found)
+
+
+def report_refused(entry: Defer, source: Source, reason: str, diagnostics: Diagnostics) -> None:
+    """An import that cannot be put off."""
+    diagnostics.error(
+        "CF407",
+        f"the import of {entry.name} in {module_name(source.path)} cannot be deferred: {reason}",
+        entry.span,
+    )
 
 
 def _sources(entry: Defer, place: str, tree: Tree, diagnostics: Diagnostics) -> Iterator[Source]:
@@ -157,10 +185,11 @@ def _unfit(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
 
 
 def _report_none(entry: Defer, sources: list[Source], diagnostics: Diagnostics) -> None:
+    target = "import" if entry.kind == "import" else "call"
     notes = [
         Note(text)
         for source in sources[:_SHOWN]
-        for text in candidates.nearest_nodes(source, source.tree, "call", (entry.name,))
+        for text in candidates.nearest_nodes(source, source.tree, target, (entry.name,))
     ]
     diagnostics.error(
         "CF405",

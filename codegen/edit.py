@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cfac.codegen.positions import Point
 from cfac.codegen.source import Source, check_compiles, parse
 
-RANKS = {"import": -1, "publish": 0, "wait": 1, "begin": 2, "stop": 3}
+RANKS = {"import": -2, "use": -1, "publish": 0, "wait": 1, "begin": 2, "stop": 3}
 
 
 class EditError(Exception):
@@ -47,6 +47,14 @@ class Wrap:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A statement that is to run only ``if`` a condition holds; the statement stays as it is."""
+
+    statement: ast.stmt
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Edited:
     """The new bytes, and the insertions that made them: (offset in the old bytes, bytes)."""
 
@@ -54,9 +62,17 @@ class Edited:
     splices: tuple[tuple[int, bytes], ...]
 
 
-def edit(source: Source, inserts: Sequence[Insert], wraps: Sequence[Wrap]) -> Edited:
+def edit(
+    source: Source,
+    inserts: Sequence[Insert],
+    wraps: Sequence[Wrap],
+    guards: Sequence[Guard] = (),
+) -> Edited:
     """Apply edits to a source; EditError if the result would be wrong.  Uses up the tree."""
-    pieces = sorted([*_lines(source, inserts), *_wrappings(source, wraps)], key=lambda p: p[:2])
+    pieces = sorted(
+        [*_lines(source, inserts), *_wrappings(source, wraps), *_conditions(source, guards)],
+        key=lambda p: p[:2],
+    )
     new: list[str] = []
     splices: list[tuple[int, bytes]] = []
     at = done = 0
@@ -73,7 +89,7 @@ def edit(source: Source, inserts: Sequence[Insert], wraps: Sequence[Wrap]) -> Ed
     data = source.bom + source.encode(text)
     if data != splice(source.raw, splices):
         raise EditError(f"{source.path}: encoding {source.encoding} is not position-free")
-    _prove(source, text, inserts, wraps)
+    _prove(source, text, inserts, wraps, guards)
     return Edited(data, tuple(splices))
 
 
@@ -117,11 +133,22 @@ def _wrappings(source: Source, wraps: Sequence[Wrap]) -> list[tuple[int, int, st
     return found
 
 
+def _conditions(source: Source, guards: Sequence[Guard]) -> list[tuple[int, int, str]]:
+    """``if CONDITION: `` before a statement; after the lines inserted at the same offset."""
+    return [(source.span(g.statement)[0], 999_999, f"if {g.condition}: ") for g in guards]
+
+
 def _quote(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence[Wrap]) -> None:
+def _prove(
+    source: Source,
+    text: str,
+    inserts: Sequence[Insert],
+    wraps: Sequence[Wrap],
+    guards: Sequence[Guard],
+) -> None:
     try:
         result = parse(text)
         check_compiles(text, source.path)
@@ -135,6 +162,14 @@ def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence
         _exchange(source, wrap.callee, now, call.value)
         call.value.args.append(now)
         wrapped[wrap.callee] = call.value
+    for guard in guards:
+        condition = ast.parse(guard.condition, mode="eval").body
+        _exchange(
+            source,
+            guard.statement,
+            guard.statement,
+            ast.If(test=condition, body=[guard.statement], orelse=[]),
+        )
     blocks: dict[int, list[tuple[int, int, Insert]]] = {}
     for k, insert in enumerate(_sorted(inserts)):
         blocks.setdefault(id(insert.point.block), []).append((insert.point.index, k, insert))
@@ -147,9 +182,9 @@ def _prove(source: Source, text: str, inserts: Sequence[Insert], wraps: Sequence
         )
 
 
-def _exchange(source: Source, callee: ast.expr, now: ast.expr, new: ast.expr) -> None:
-    """Put ``new`` where ``now`` stands in the tree, which is where ``callee`` stood."""
-    link = source.parent(callee)
+def _exchange(source: Source, original: ast.AST, now: ast.AST, new: ast.AST) -> None:
+    """Put ``new`` where ``now`` stands in the tree, which is where ``original`` stood."""
+    link = source.parent(original)
     assert link is not None
     owner, field = link
     value = getattr(owner, field)

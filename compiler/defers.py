@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer
@@ -14,6 +15,7 @@ from cfac.compiler.nodes import items, text, text_node, texts
 from cfac.compiler.recordings import MODULE
 from cfac.compiler.yamlpos import MapNode
 
+_A = {"decorator": "a decorator", "import": "an import"}
 _PLACE = re.compile(rf"(?:{MODULE.pattern})(?:\.\*\*)?")
 
 
@@ -32,43 +34,48 @@ def build_defers(root: MapNode, diagnostics: Diagnostics) -> Iterator[Defer]:
 
 
 def _defer(item: MapNode, package: str, diagnostics: Diagnostics) -> Iterator[Defer]:
-    decorator, call = text_node(item.get("decorator")), text_node(item.get("call"))
-    until = text_node(item.get("until"))
-    named = decorator or call
-    if named is None or (decorator and call):
-        message = "an entry of 'defer' names either a 'decorator' or a 'call'"
+    kinds: list[Literal["decorator", "call", "import"]] = ["decorator", "call", "import"]
+    given = [kind for kind in kinds if item.get(kind) is not None]
+    if len(given) != 1:
+        message = "an entry of 'defer' names one of 'decorator', 'call' and 'import'"
         diagnostics.error("CF109", message, item.span)
         return
-    if call is not None and until is None:
-        message = f"the call {call.text!r} is deferred, but 'until' does not say until when"
-        hint = "until: MODULE makes the call once that module has been imported"
-        diagnostics.error("CF109", message, call.span, help=hint)
+    kind = given[0]
+    named = texts(item.get(kind))
+    until, places = text_node(item.get("until")), texts(item.get("in"))
+    if kind == "call" and until is None:
+        for name in named:
+            message = f"the call {name.text!r} is deferred, but 'until' does not say until when"
+            hint = "until: MODULE makes the call once that module has been imported"
+            diagnostics.error("CF109", message, name.span, help=hint)
         return
-    if decorator is not None and until is not None:
-        message = "a decorator is deferred until the first call of what it decorates"
+    if kind != "call" and until is not None:
+        message = f"{_A[kind]} is deferred until its first use"
         diagnostics.error("CF109", message, until.span, help="leave 'until' out")
         return
-    places = texts(item.get("in"))
-    outside = [place for place in places if place.text.split(".")[0] != package]
-    for place in outside:
-        if call is not None or place.text.endswith("**"):
+    forms = [(name, MODULE) for name in named]
+    forms += [(place, MODULE if kind == "import" else _PLACE) for place in places]
+    forms += [(until, MODULE)] if until is not None else []
+    for node, form in forms:
+        if not form.fullmatch(node.text):
+            message = f"{node.text!r} is not a dotted name"
+            hint = "a module is written as in vllm.env_override"
+            diagnostics.error("CF109", message, node.span, help=hint)
+            return
+    for place in places:
+        inside = place.text.split(".")[0] == package
+        if not inside and (kind != "decorator" or place.text.endswith("**")):
             message = f"{place.text!r} is not in the engine package {package!r}"
             hint = (
                 "outside of it, a decorator can be deferred, in modules that are named one by one"
             )
             diagnostics.error("CF403", message, place.span, help=hint)
             return
-    for found, form in ((named, MODULE), *((p, _PLACE) for p in places), (until, MODULE)):
-        if found is not None and not form.fullmatch(found.text):
-            message = f"{found.text!r} is not a dotted name"
-            hint = "a module is written as in vllm.env_override"
-            diagnostics.error("CF109", message, found.span, help=hint)
-            return
-    if places:
+    for name in named if places else ():
         yield Defer(
-            "call" if decorator is None else "decorator",
-            named.text,
+            kind,
+            name.text,
             tuple(place.text for place in places),
-            named.span,
+            name.span,
             until.text if until is not None else None,
         )

@@ -282,7 +282,7 @@ class Defer:
     ``package.**``.  ``until``, of a call, is the module whose import it waits for.
     """
 
-    kind: Literal["decorator", "call"]
+    kind: Literal["decorator", "call", "import"]
     name: str
     places: tuple[str, ...]
     span: Span

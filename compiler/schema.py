@@ -357,6 +357,9 @@ class DeferModel(Strict):
         default=ABSENT, description="A decorator, as in torch.compile; applied at the first call."
     )
     call: str = Field(default=ABSENT, description="A call; made once 'until' is imported.")
+    import_: Texts = Field(
+        default=ABSENT, alias="import", description="Modules; imported where a name is first used."
+    )
     within: Texts = Field(
         alias="in", description="The module; 'package.**' for all modules of a package."
     )

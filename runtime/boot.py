@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cfac.runtime.deferred import defer_within, deferred, later
+from cfac.runtime.deferred import defer_within, deferred, do_import, later, put_off
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.inject import Delays
 from cfac.runtime.plan import Plan, convert
@@ -199,6 +199,17 @@ class Hooks:
     def later(self, name: str, callee: Callable[..., Any], until: str) -> Callable[..., Any]:
         """A callee whose call is put off until the module ``until`` has been imported."""
         return later(callee, until) if self._restructures() else callee
+
+    def now(self, statement: str, names: str, namespace: dict[str, Any]) -> bool:
+        """Whether an import ``statement`` is to run where it stands; else `use` runs it."""
+        if not self._restructures():
+            return True
+        put_off(statement, names.split(), namespace)
+        return False
+
+    def use(self, statement: str, namespace: dict[str, Any]) -> None:
+        """An import that was put off is needed now.  What it raises, it raises here."""
+        do_import(statement, namespace)
 
     def _defer_outside(self) -> None:
         """Defer the decorators in modules that are not the engine's, once per process."""

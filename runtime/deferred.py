@@ -57,6 +57,40 @@ def _at_first_call(decorate: Callable[[Any], Any], function: Any) -> Any:
     return first
 
 
+#: (module, import statement) -> the names that it will bind there
+_put_off: dict[tuple[str, str], list[str]] = {}
+
+
+def put_off(statement: str, names: list[str], namespace: dict[str, Any]) -> None:
+    """Note an import statement of the module whose globals ``namespace`` is, to be done later.
+
+    Until then the module answers for the names by a ``__getattr__`` (PEP 562), so that
+    other modules may import them from it.
+    """
+    module = namespace["__name__"]
+    first = not any(owner == module for owner, _ in _put_off)
+    _put_off[module, statement] = names
+    if not first:
+        return
+
+    def ask(name: str) -> Any:
+        for (owner, import_), bound in list(_put_off.items()):
+            if owner == module and name in bound:
+                do_import(import_, namespace)
+                return namespace[name]
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    namespace["__getattr__"] = ask
+
+
+def do_import(statement: str, namespace: dict[str, Any]) -> None:
+    """Do an import that was put off, unless it is done already.  Threads may meet here."""
+    key = (namespace["__name__"], statement)
+    if key in _put_off:
+        exec(statement, namespace)  # noqa: S102 (the module's own statement)
+        _put_off.pop(key, None)
+
+
 def later(callee: Callable[..., Any], until: str) -> Callable[..., Any]:
     """``callee``, so that a call is made right after the import of the module ``until``.
 

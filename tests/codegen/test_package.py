@@ -20,6 +20,7 @@ assert c.wait("a", index=bad) is None and c.begin("a") is None
 assert c.replaced("a", len, index=bad)("xyz") == 3
 assert c.replaced("a", len) is len
 assert c.start("core", len) is len and c.context("core", len) is len
+assert c.now("import a", "a", {}) is True and c.use("import a", {}) is None
 assert c.deferred("defer:a", len) is len and c.later("defer:b", len, until="c") is len
 start = time.perf_counter()
 for _ in range(10000): c.publish("a", value=lambda: bad())
@@ -82,7 +83,8 @@ def test_attached(root: Path) -> None:
         "class attach:\n"
         "    def __init__(self, path): self.path = path\n"
         "    def publish(self, name): print(name, open(self.path).read())\n"
-        "    wait = begin = stop = replaced = start = context = deferred = later = publish\n"
+        "    wait = begin = stop = replaced = start = context = publish\n"
+        "    deferred = later = now = use = publish\n"
     )
     out, err = run(root, "from tiny import _cfac; _cfac.publish('a')", fake(root, boot))
     assert (out, err) == ("a {}\n\n", "")

@@ -8,7 +8,7 @@ import threading
 import pytest
 import tiny
 
-from cfac.runtime.deferred import defer_within, deferred, later
+from cfac.runtime.deferred import defer_within, deferred, do_import, later, put_off
 
 
 class Compiler:
@@ -183,6 +183,69 @@ def test_where_there_is_no_such_decorator_nothing_happens(module):
     assert importlib.import_module(name).fine
 
 
+def guarded(module, name, statement, names):
+    """A module that puts an import off, as a patched one does; its ``use`` returns a value."""
+    text = "from deferred_hooks import put_off, do_import\n"
+    text += f"put_off({statement!r}, {names!r}, globals())\n"
+    return module(
+        text + f"def use():\n    do_import({statement!r}, globals())\n    return {name}\n"
+    )
+
+
+@pytest.fixture
+def hooks(monkeypatch):
+    hooks = type(sys)("deferred_hooks")
+    hooks.put_off, hooks.do_import = put_off, do_import
+    monkeypatch.setitem(sys.modules, "deferred_hooks", hooks)
+
+
+def test_an_import_comes_where_a_name_is_first_used(module, hooks):
+    heavy = module("thing = object()\n")
+    name = guarded(module, "renamed", f"from {heavy} import thing as renamed", ["renamed"])
+    found = importlib.import_module(name)
+    assert heavy not in sys.modules
+    assert found.use() is sys.modules[heavy].thing
+    assert found.use() is found.renamed
+
+
+def test_another_module_may_ask_for_the_name(module, hooks):
+    heavy = module("thing = object()\n")
+    name = guarded(module, "thing", f"from {heavy} import thing", ["thing"])
+    other = module(f"from {name} import thing\n")
+    found = importlib.import_module(name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        found.nothing  # noqa: B018
+    assert not hasattr(found, "__path__")
+    assert heavy not in sys.modules
+    assert importlib.import_module(other).thing is sys.modules[heavy].thing
+
+
+def test_an_import_that_fails_fails_at_each_use(module, hooks):
+    name = guarded(module, "thing", "from no_such_module import thing", ["thing"])
+    found = importlib.import_module(name)
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            found.use()
+
+
+def test_threads_that_use_first_all_get_the_name(module, hooks):
+    heavy = module("import time\ntime.sleep(0.05)\nthing = object()\n")
+    name = guarded(module, "thing", f"from {heavy} import thing", ["thing"])
+    use = importlib.import_module(name).use
+    got, here = [], threading.Barrier(8)
+
+    def call():
+        here.wait()
+        got.append(use())
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [sys.modules[heavy].thing] * 8
+
+
 SPEC = """
 apiVersion: cfac/v1
 kind: StartupGraph
@@ -191,9 +254,14 @@ include: base.yaml
 defer:
   - {decorator: fast, in: tinyengine.slow_import}
   - {call: change, in: tinyengine.slow_import, until: colorsys}
+  - {import: tinyengine.heavy, in: tinyengine.slow_import}
+"""
+HEAVY = """
+print("heavy", flush=True)
+thing = 1
 """
 SLOW_IMPORT = """
-import sys
+from .heavy import thing
 
 
 def fast(function):
@@ -207,7 +275,7 @@ def change():
 
 @fast
 def quick():
-    print("quick", flush=True)
+    print("quick", thing, flush=True)
 
 
 change()
@@ -227,6 +295,7 @@ def engine(tmp_path_factory):
     def prepare(tree):
         package = tree / "tinyengine"
         (package / "slow_import.py").write_text(SLOW_IMPORT)
+        (package / "heavy.py").write_text(HEAVY)
         text = (package / "frontend.py").read_text()
         at = "        context = multiprocessing.get_context("
         assert text.count(at) == 1
@@ -239,16 +308,16 @@ def engine(tmp_path_factory):
 def test_it_comes_at_its_first_use(engine, runs):
     result = tiny.run(engine, runs, "--workers", "1")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "imported\ncompiled quick\nquick\nchanged\nserving\n6\n"
+    assert result.stdout == "imported\ncompiled quick\nheavy\nquick 1\nchanged\nserving\n6\n"
 
 
 @pytest.mark.parametrize("how", [{"CFAC_DISABLE": "1"}, {"CFAC_OBSERVE": "1"}])
 def test_the_order_is_stock_where_nothing_is_restructured(engine, runs, how):
     result = tiny.run(engine, runs, "--workers", "1", **how)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "compiled quick\nchanged\nimported\nquick\nserving\n6\n"
+    assert result.stdout == "heavy\ncompiled quick\nchanged\nimported\nquick 1\nserving\n6\n"
 
 
 def test_an_unsupported_start_is_stock_from_its_config_on(engine, runs):
     result = tiny.run(engine, runs, "--workers", "1", "--experimental")
-    assert result.stdout.startswith("compiled quick\nchanged\nimported\nquick\nserving\n")
+    assert result.stdout.startswith("heavy\ncompiled quick\nchanged\nimported\nquick 1\nserving\n")
