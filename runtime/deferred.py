@@ -12,7 +12,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.abc import MetaPathFinder
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -137,7 +136,7 @@ def defer_within(module: str, decorator: str) -> None:
         sys.meta_path.insert(0, _During(module, exchanged))
 
 
-class _During(MetaPathFinder):
+class _During:
     """Finds one module as the others do; its code then runs in a context, until it succeeds."""
 
     def __init__(
@@ -147,7 +146,7 @@ class _During(MetaPathFinder):
         self.context = context
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        """The module's spec (importlib.abc.MetaPathFinder)."""
+        """The module's spec (sys.meta_path)."""
         if fullname != self.name:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]

@@ -54,10 +54,12 @@ class Offline(Server):
             self.ready = time.monotonic() - self.started
         return self.ready
 
-    def complete(self, prompt: str = "The engine starts", tokens: int = 8) -> dict[str, Any]:
+    def complete(
+        self, prompt: str = "The engine starts", tokens: int = 8, *, logprobs: bool = True
+    ) -> dict[str, Any]:
         assert self.process is not None and self.process.stdin is not None
         self.wait_ready()
-        self.process.stdin.write(json.dumps([prompt, tokens]).encode() + b"\n")
+        self.process.stdin.write(json.dumps([prompt, tokens, logprobs]).encode() + b"\n")
         self.process.stdin.flush()
         return self._answer(ANSWER_SECONDS)
 
@@ -98,12 +100,19 @@ def serve(settings: dict[str, Any]) -> None:
     llm = LLM(**settings)
     print("{}", file=answers)
     for line in sys.stdin:
-        prompt, tokens = json.loads(line)
+        prompt, tokens, logprobs = json.loads(line)
         sampling = SamplingParams(
-            max_tokens=tokens, temperature=0, logprobs=5, ignore_eos=True, seed=0
+            max_tokens=tokens,
+            temperature=0,
+            logprobs=5 if logprobs else None,
+            ignore_eos=True,
+            seed=0,
         )
         (request,) = llm.generate([prompt], sampling, use_tqdm=False)
         (output,) = request.outputs
+        if not logprobs:
+            print(json.dumps({"text": output.text}), file=answers)
+            continue
         chosen = [
             step[token] for token, step in zip(output.token_ids, output.logprobs, strict=True)
         ]

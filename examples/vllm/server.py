@@ -190,7 +190,7 @@ class Server:
     def first_token(self) -> float:
         """Seconds from the launch to the first token of a completion."""
         self.wait_ready()
-        self.complete(tokens=1)
+        self.complete(tokens=1, logprobs=False)
         return time.monotonic() - self.started
 
     def run_folder(self) -> Path | None:

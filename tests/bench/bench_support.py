@@ -37,7 +37,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(float(os.environ.get("SLEEP", "0")))
         tokens = asked["prompt"].split() * asked["max_tokens"]
         logprobs = [-0.5] * len(tokens)
-        if fault == "tokens" and count == 2:
+        if fault == "tokens" and count == 3:
             tokens[0] = "wrong"
         if fault == "logprobs" and count == 3:
             logprobs[0] = -0.75

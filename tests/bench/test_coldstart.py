@@ -74,7 +74,7 @@ def test_a_bench_of_a_small_server(tmp_path):
     [
         ("dies", ["other: the server ended with exit code 3", "this is the log"]),
         ("breaks", ["other: ", "the last words"]),
-        ("tokens", ["other, request 2: ['wrong', "]),
+        ("tokens", ["other, request 3: ['wrong', "]),
         ("logprobs", ["other, request 3: same tokens, logprobs differ by up to 0.25"]),
         ("leaves", ["other left processes behind:", "time.sleep(600)"]),
     ],
