@@ -383,6 +383,18 @@ int cfac_job_checksum(cfac_job *job, uint32_t chunk, uint32_t *out) {
     return known ? 0 : -ENODATA;
 }
 
+int cfac_job_path(cfac_job *job, uint32_t chunk, uint32_t *backend, uint32_t *flags) {
+    if (cfac__job_forked(job)) return -ECHILD;
+    if (chunk >= job->plan->chunks) return -EINVAL;
+    pthread_mutex_lock(&job->core->lock);
+    const chunk_run *run = &job->chunk[chunk];
+    bool read = run->state >= READ;
+    *backend = run->backend;
+    *flags = (run->direct ? CFAC_PATH_DIRECT : 0) | (run->in_place ? CFAC_PATH_IN_PLACE : 0);
+    pthread_mutex_unlock(&job->core->lock);
+    return read ? 0 : -ENODATA;
+}
+
 int64_t cfac_job_events(cfac_job *job, cfac_event *out, size_t count) {
     if (cfac__job_forked(job)) return -ECHILD;
     pthread_mutex_lock(&job->core->lock);

@@ -292,6 +292,7 @@ static void finish(worker *w, uint32_t chunk) {
         loaded(job, chunk);
         job->placing--;
     } else {
+        if (run->request != NULL) run->direct = run->request->direct; /* refused meanwhile? */
         free(run->request);
         run->request = NULL;
         job->in_flight--;

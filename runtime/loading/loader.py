@@ -1,0 +1,254 @@
+"""``cfac.load`` and what it gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+from cfac.runtime.loading import job as jobs
+from cfac.runtime.loading.files import Path, find
+from cfac.runtime.loading.job import Settings
+from cfac.runtime.loading.manifest import Manifest, grid_starts
+from cfac.runtime.loading.memory import shaped
+from cfac.runtime.loading.model import Model, TensorInfo
+from cfac.runtime.loading.progress import Progress
+from cfac.runtime.loading.reading import Pass, Targets, local
+from cfac.runtime.loading.report import Report
+from cfac.runtime.loading.selection import (
+    Names,
+    Slice,
+    Slices,
+    Wanted,
+    choose,
+    fill_chunks,
+    lookup,
+    part,
+    want,
+)
+from cfac.runtime.loading.targets import sort_targets
+
+if TYPE_CHECKING:
+    import torch
+
+#: name -> (cfac_backend, cfac_direct)
+BACKENDS: Final = {
+    "auto": (0, jobs.DIRECT_AUTO),
+    "io_uring": (1, jobs.DIRECT_ALWAYS),
+    "libaio": (2, jobs.DIRECT_ALWAYS),
+    "pread": (3, jobs.DIRECT_ALWAYS),
+    "buffered": (3, jobs.DIRECT_NEVER),
+}
+Backend = Literal["auto", "io_uring", "libaio", "pread", "buffered"]
+_LARGE: Final = 16 << 20  # bytes from which one tensor is worth a job with threads
+_PAGE: Final = 4096
+_CHUNK: Final = 8 << 20
+_SMALLEST: Final = 64 << 10
+_RING: Final = 16
+
+
+def load(
+    files: Path | Iterable[Path],
+    device: str | torch.device = "cpu",
+    *,
+    names: Names | None = None,
+    slices: Slices | None = None,
+    chunk_size: int | Literal["auto"] = "auto",
+    ring: int = 0,
+    backend: Backend = "auto",
+    views: bool = False,
+    progress: bool | None = None,
+    checksums: str | os.PathLike[str] | Manifest | None = None,
+    trace: bool = False,
+) -> Loader:
+    """Open safetensors files, check their headers, and give a `Loader` of their tensors.
+
+    ``files``: a file, a folder (its index, else all its ``*.safetensors``), an index, or several.
+    ``device``: where tensors go.
+    ``names``: which tensors: a glob, a regular expression, a function, or a collection of names.
+    ``slices``: which part of them: name -> slice or tuple of slices, or a function of `TensorInfo`.
+    ``chunk_size``: bytes, a multiple of 4096; ``"auto"``: by size, file system and memory.
+    ``ring``: chunk buffers at most; 0: 16, less where memory is scarce.
+    ``backend``: ``"auto"`` reads buffered what the page cache has and directly what it has not;
+    ``"io_uring"``, ``"libaio"`` and ``"pread"`` force direct reads, ``"buffered"`` forbids them.
+    ``views``: tensors may be views of the ring's buffers, which saves copies if they are soon
+    dropped; one that is kept holds a whole chunk. By default each has memory of its own.
+    ``progress``: a line on stderr; None: if that is a terminal.
+    ``checksums``: a manifest that every chunk is compared with.
+    ``trace``: record time stamps and the path of every chunk in ``report``.
+
+    HeaderError and IndexFileError (both ValueError), OSError: a file is not as it should be.
+    KeyError, ValueError: names and slices that do not fit. NativeMissingError: no C library.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
+    if chunk_size != "auto" and (chunk_size < _PAGE or chunk_size % _PAGE):
+        raise ValueError(f"chunk_size {chunk_size} is no multiple of {_PAGE}")
+    number, direct = BACKENDS[backend]
+    settings = Settings(number, direct, ring, views=views, events=trace)
+    manifest = checksums
+    if manifest is not None and not isinstance(manifest, Manifest):
+        manifest = Manifest.read(manifest)
+    if manifest is not None and chunk_size not in ("auto", manifest.chunk_size):
+        raise ValueError(f"chunk_size {chunk_size} is not the manifest's {manifest.chunk_size}")
+    return Loader(
+        Model(find(files)), device, names, slices, chunk_size, settings, progress, manifest
+    )
+
+
+class Loader:
+    """The tensors of some files: see ``cfac.load``.
+
+    Every iteration reads anew. ``tensors`` are those selected, in file order; ``report`` tells of
+    the last pass that came to its end. After a fork, a child may load; an iteration that the
+    parent began raises LoadError there.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: str | torch.device,
+        names: Names | None,
+        slices: Slices | None,
+        chunk_size: int | Literal["auto"],
+        settings: Settings,
+        progress: bool | None,
+        manifest: Manifest | None,
+    ) -> None:
+        self._model = model
+        self._device = device
+        self._settings = settings
+        self._progress = progress
+        self._manifest = manifest
+        self._closed = False
+        self._passes: set[Pass] = set()
+        self.tensors: dict[str, TensorInfo] = choose(model.tensors, names)
+        self._wanted = {w.tensor.name: w for w in want(self.tensors, slices)}
+        self.metadata: dict[str, dict[str, str]] = model.metadata()
+        self.report = Report()
+        if manifest is not None:
+            chunk_size = manifest.chunk_size
+            manifest.check_files(model, {t.file for t in self.tensors.values()})
+        self._chunk_size = chunk_size
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is being read. Tensors that were handed out stay."""
+        self._closed = True
+        while self._passes:
+            self._passes.pop().close()  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) in file order.
+
+        UnsupportedTensorError before the first one if torch cannot hold one of them.
+        """
+        wanted = list(self._wanted.values())
+        _check_types(wanted)
+        for item, tensor in self._pass(wanted, {}):
+            assert tensor is not None
+            yield item.tensor.name, self._moved(tensor)
+            del tensor
+
+    def get(self, name: str, slices: Slice | None = None) -> torch.Tensor:
+        """One tensor, or a part of it; by default the part that ``load`` was told."""
+        import torch
+
+        info = lookup(self.tensors, name)
+        item = self._wanted[name] if slices is None else part(info, slices)
+        _check_types([item])
+        if self._manifest is not None or item.length >= _LARGE:
+            ((_, tensor),) = self._pass([item], {}, quiet=True)
+            assert tensor is not None
+            return self._moved(tensor)
+        self._check_open()
+        raw = torch.empty(item.length, dtype=torch.uint8)
+        self._model.read(info, item.begin, item.length, raw.data_ptr())
+        return self._moved(shaped(item, raw))
+
+    def load_into(self, tensors: Mapping[str, torch.Tensor]) -> Report:
+        """Fill existing tensors, by name, with what the files hold; gives the report.
+
+        Data is read straight into those that are contiguous and of the file's type, and share no
+        memory with another one; it is converted and copied into the others. All names and shapes
+        are checked first: KeyError, ValueError.
+        """
+        wanted = [self._wanted[lookup(self.tensors, name).name] for name in tensors]
+        _check_types(wanted)
+        by_number = {w.tensor.number: w for w in wanted}
+        direct, copied = sort_targets(wanted, tensors, self._settings.device)
+        order = sorted(by_number)
+        for item, tensor in self._pass([by_number[n] for n in order], direct):
+            if tensor is not None:
+                copied[item.tensor.number].detach().copy_(tensor)
+            del tensor
+        return self.report
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        device = self._device
+        return tensor if str(device) == "cpu" else tensor.to(device)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the loader is closed")
+
+    def _pass(self, wanted: list[Wanted], targets: Targets, *, quiet: bool = False) -> Pass:
+        self._check_open()
+        report = Report()
+        size = self._size_for(wanted)
+        reading = list(wanted)
+        if self._manifest is not None:
+            starts = grid_starts(self._model)
+            reading = fill_chunks(wanted, self._model.all, starts, size)
+        progress = Progress(
+            sum(w.length for w in wanted), len(wanted), False if quiet else self._progress
+        )
+        one = local(self._model, reading, targets, self._settings, size, self._manifest, report)
+        self._passes.add(one)
+        try:
+            for item, tensor in one:
+                yield item, tensor
+                del tensor
+                progress.add(item.length)
+            report.tensors, report.bytes = progress.loaded, progress.bytes
+            self.report = report
+        finally:
+            self._passes.discard(one)
+            one.close()  # type: ignore[attr-defined]
+            progress.end()
+
+    def _size_for(self, wanted: list[Wanted]) -> int:
+        if self._chunk_size != "auto":
+            return self._chunk_size
+        used = {self._model.paths[w.tensor.file] for w in wanted}
+        block = max((os.stat(path).st_blksize for path in used), default=_PAGE)
+        left = self._model.library.cfac_memory_left(None)
+        return auto_chunk_size(sum(w.length for w in wanted), block, left)
+
+
+def auto_chunk_size(total: int, block: int, memory_left: int) -> int:
+    """Bytes of a chunk for ``total`` bytes, a file system's block, and the memory that is left.
+
+    8 MiB, but an eighth of a small load (all threads shall have work), a whole number of blocks
+    where those are larger, and never so much that a ring takes more than a quarter of memory.
+    """
+    size = min(_CHUNK, max(_SMALLEST, total // 8))
+    size = -(-size // block) * block if block > size else size
+    size = min(size, max(_PAGE, memory_left // 4 // _RING))
+    return max(_PAGE, size // _PAGE * _PAGE)
+
+
+def _check_types(wanted: Iterable[Wanted]) -> None:
+    for item in wanted:
+        item.dtype(), item.rows()

@@ -1,0 +1,57 @@
+"""Tensors over memory of the C library.
+
+A tensor's storage keeps a ctypes array alive, and that a counted reference to the buffer: the
+memory is freed, or its ring buffer reused, when the last tensor over it is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from cfac.native import binding
+from cfac.runtime.loading.selection import Wanted
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Reference:
+    """One reference to a buffer, given back with this object."""
+
+    __slots__ = ("_buffer", "_release")
+
+    def __init__(self, buffer: int, release: Any) -> None:
+        self._buffer, self._release = buffer, release
+
+    def __del__(self) -> None:
+        self._release(self._buffer)
+
+
+def shaped(wanted: Wanted, raw: torch.Tensor) -> torch.Tensor:
+    """What is handed out, from the bytes that were read for it (a uint8 tensor).
+
+    A view of ``raw`` if that holds nothing else, otherwise a copy, so that it keeps no more memory
+    than it shows.
+    """
+    if not wanted.exact:
+        begin = wanted.begin - wanted.read_begin
+        raw = raw[begin : begin + wanted.length]
+        if not wanted.index or raw.data_ptr() % max(1, wanted.dtype().itemsize):
+            raw = raw.clone()
+    tensor = raw.view(wanted.dtype()).view(wanted.rows())
+    return tensor[wanted.index].clone() if wanted.index else tensor
+
+
+def over(wanted: Wanted, result: binding.Result, release: Any) -> torch.Tensor:
+    """The tensor of a delivered item; takes over its reference."""
+    import torch
+
+    if not result.length:
+        release(result.buffer)
+        return shaped(wanted, torch.empty(0, dtype=torch.uint8))
+    array: Any = (ctypes.c_ubyte * result.length).from_address(result.data)
+    array.reference = _Reference(result.buffer, release)
+    if wanted.exact:
+        return torch.frombuffer(array, dtype=wanted.dtype()).view(wanted.rows())
+    return shaped(wanted, torch.frombuffer(array, dtype=torch.uint8))
