@@ -45,6 +45,7 @@ _PAGE: Final = 4096
 _CHUNK: Final = 8 << 20
 _SMALLEST: Final = 64 << 10
 _RING: Final = 16
+_MOST_RING: Final = 4096
 
 
 def load(
@@ -84,6 +85,8 @@ def load(
         raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
     if chunk_size != "auto" and (chunk_size < _PAGE or chunk_size % _PAGE):
         raise ValueError(f"chunk_size {chunk_size} is no multiple of {_PAGE}")
+    if ring != 0 and not 2 <= ring <= _MOST_RING:
+        raise ValueError(f"ring {ring} is not 2 to {_MOST_RING} buffers, or 0")
     number, direct = BACKENDS[backend]
     settings = Settings(number, direct, ring, views=views, events=trace)
     manifest = checksums

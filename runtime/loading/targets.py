@@ -70,7 +70,7 @@ def _overlapping(
 
 def _extent(target: torch.Tensor) -> tuple[int, int, int]:
     """(address space, first byte, end) of what it reaches."""
-    space = -1 if target.device.type == "cpu" else (target.device.index or 0)
+    space = 0 if target.device.type == "cpu" else 1 + (target.device.index or 0)
     reach = sum((n - 1) * s for n, s in zip(target.shape, target.stride(), strict=True)) + 1
     begin = target.data_ptr()
     return space, begin, begin + reach * target.element_size()

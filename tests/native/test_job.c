@@ -392,6 +392,30 @@ TEST(checksums_are_of_the_wanted_bytes) {
         }
 }
 
+TEST(a_chunk_tells_how_it_was_read) {
+    write_model(in_folder("m"), tensors, TENSORS, 1);
+    for (uint32_t direct = 1; direct <= 2; direct++) {
+        loading l = open_job(in_folder("m"), 8192,
+                             (cfac_job_options){.backend = CFAC_PREAD, .direct = direct});
+        uint32_t backend, flags;
+        EQUAL(cfac_job_path(l.job, 0, &backend, &flags), -ENODATA);
+        FINE(cfac_job_start(l.job, &error));
+        take_all(l, false);
+        size_t n;
+        cfac_plan_chunks(l.plan, &n);
+        uint64_t read = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            EQUAL(cfac_job_path(l.job, i, &backend, &flags), 0);
+            EQUAL(backend, CFAC_PREAD);
+            read += (flags & CFAC_PATH_DIRECT) != 0;
+            if (direct == 1) EQUAL(flags, CFAC_PATH_IN_PLACE);
+        }
+        EQUAL(read, direct == 2 && counters(l).direct_bytes > 0 ? n : 0);
+        EQUAL(cfac_job_path(l.job, (uint32_t)n, &backend, &flags), -EINVAL);
+        end(l);
+    }
+}
+
 TEST(events_follow_the_states) {
     write_model(in_folder("m"), tensors, TENSORS, 1);
     loading l = open_job(in_folder("m"), 8192,
