@@ -13,6 +13,8 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
+#define MAPPED_FROM ((uint64_t)1 << 20) /* bytes; there are only some 65,000 mappings */
+
 core *cfac__core_new(uint64_t size, uint32_t most) {
     core *c = calloc(1, sizeof *c);
     if (c == NULL) return NULL;
@@ -99,12 +101,20 @@ void cfac__slots_free(core *c) {
     }
 }
 
+/* Large ones are mapped: malloc would keep what is freed, tens of megabytes in each arena. */
 cfac_buffer *cfac__buffer_own(uint64_t size, uint64_t offset) {
     if (size > SIZE_MAX - 2 * PAGE) return NULL;
     cfac_buffer *b = calloc(1, sizeof *b);
     if (b == NULL) return NULL;
-    void *base = NULL;
-    if (posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
+    if (size >= MAPPED_FROM) {
+        uint64_t whole = ALIGN_UP(size + offset % PAGE, PAGE);
+        void *map = mmap(NULL, (size_t)whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                         -1, 0);
+        if (map != MAP_FAILED) b->base = map, b->mapped = whole;
+    }
+    void *base = b->base;
+    if (base == NULL &&
+        posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
         free(b);
         return NULL;
     }
@@ -122,7 +132,10 @@ bool cfac__buffer_drop(cfac_buffer *b) {
     if (b == NULL || atomic_fetch_sub(&b->references, 1) > 1) return false;
     core *c = b->core;
     if (c == NULL) {
-        free(b->base);
+        if (b->mapped > 0)
+            munmap(b->base, (size_t)b->mapped);
+        else
+            free(b->base);
         free(b);
         return false;
     }

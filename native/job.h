@@ -27,7 +27,7 @@ struct cfac_buffer {
     atomic_uint references;
     core *core; /* NULL: memory of its own */
     char *base, *data; /* base: to be freed, if of its own */
-    uint64_t size;
+    uint64_t size, mapped; /* mapped: bytes at base, if not from malloc */
     bool viewed, pinned, fresh;
     uint32_t pending; /* views that nobody took yet */
     uint32_t chunk;

@@ -109,6 +109,8 @@ class Settings:
     device: int = -1
     views: bool = False
     events: bool = False
+    #: Address of a cfac_faults, for test builds of the library.
+    faults: int = 0
 
 
 class Job:
@@ -128,6 +130,7 @@ class Job:
             threads=settings.threads,
             ring=settings.ring,
             device=settings.device,
+            faults=settings.faults,
         )
         handle, self._error = c_void_p(), binding.Error()
         result = self.library.cfac_job_open(

@@ -224,6 +224,7 @@ class Loader:
                 yield item, tensor
                 del tensor
                 progress.add(item.length)
+            self._check_open()  # closed meanwhile: what came is not all
             report.tensors, report.bytes = progress.loaded, progress.bytes
             self.report = report
         finally:

@@ -7,12 +7,15 @@ import fcntl
 import json
 import os
 import struct
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import torch
 from safetensors.torch import load_file
 
+from cfac.runtime.loading import Loader
 from cfac.runtime.loading.dtypes import NAMES, bits
 
 CASES = Path(__file__).parents[1] / "cases" / "safetensors"
@@ -24,12 +27,13 @@ LOADABLE = [name for name, torch_name in NAMES.items() if torch_name and hasattr
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]], pad: int = 0) -> Path:
-    """A safetensors file, its header followed by ``pad`` spaces."""
+    """A safetensors file, its data at a multiple of 8 bytes plus ``pad``."""
     header, at = {}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
         at += len(data)
-    text = json.dumps(header).encode() + b" " * pad
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8 + pad)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, _, data in tensors.values():
@@ -84,6 +88,34 @@ def evict(path: Path | str) -> None:
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
+
+
+class Faults(ctypes.Structure):
+    """cfac_faults: made-up trouble, for test builds of the library."""
+
+    _fields_ = [
+        (name, ctypes.c_uint32)
+        for name in (
+            *("short_read", "eio_chunk", "again", "delay_chunk", "delay_ms"),
+            *("direct_einval", "open_emfile"),
+        )
+    ]
+
+
+def with_faults(model: Loader, **faults: int) -> Loader:
+    """A loader that meets trouble; the library must be a test build."""
+    model.faults = Faults(**faults)  # kept as long as the loader
+    model._settings = replace(model._settings, faults=ctypes.addressof(model.faults))
+    return model
+
+
+def build_faulty(folder: Path) -> Path:
+    """A build of the library with CFAC_TEST."""
+    out = folder / "libcfac.so"
+    sources = sorted((Path(__file__).parents[2] / "native").glob("*.c"))
+    flags = ["-std=c11", "-shared", "-fPIC", "-O2", "-DCFAC_TEST"]
+    subprocess.run(["cc", *flags, "-o", out, *sources, "-lpthread", "-ldl"], check=True)
+    return out
 
 
 def memory_kb(field: str) -> int:
