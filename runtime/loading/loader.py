@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from cfac.runtime.loading import job as jobs
@@ -13,7 +14,7 @@ from cfac.runtime.loading.manifest import Manifest, grid_starts
 from cfac.runtime.loading.memory import shaped
 from cfac.runtime.loading.model import Model, TensorInfo
 from cfac.runtime.loading.progress import Progress
-from cfac.runtime.loading.reading import Pass, Targets, local
+from cfac.runtime.loading.reading import Pass, Targets, local, record
 from cfac.runtime.loading.report import Report
 from cfac.runtime.loading.selection import (
     Names,
@@ -190,13 +191,37 @@ class Loader:
         wanted = [self._wanted[lookup(self.tensors, name).name] for name in tensors]
         _check_types(wanted)
         by_number = {w.tensor.number: w for w in wanted}
-        direct, copied = sort_targets(wanted, tensors, self._settings.device)
+        direct = sort_targets(wanted, tensors, self._settings.device)
         order = sorted(by_number)
         for item, tensor in self._pass([by_number[n] for n in order], direct):
             if tensor is not None:
-                copied[item.tensor.number].detach().copy_(tensor)
+                tensors[item.tensor.name].detach().copy_(tensor)
             del tensor
         return self.report
+
+    def allocate(self) -> dict[str, torch.Tensor]:
+        """Tensors for `load_into`: of the right types and shapes, their memory faulted in."""
+        import torch
+
+        wanted = list(self._wanted.values())
+        _check_types(wanted)
+        made = {}
+        for item in wanted:
+            shape, device = item.final_shape(), self._device
+            tensor = torch.empty(shape, dtype=item.dtype(), device=device)
+            if tensor.numel():
+                tensor.view(-1).view(torch.uint8).fill_(0)
+            made[item.tensor.name] = tensor
+        return made
+
+    def manifest(self) -> Manifest:
+        """The checksums of all chunks of all files, which it reads for that.
+
+        With ``chunk_size="auto"`` chunks are of 8 MiB, whatever the files' size.
+        """
+        self._check_open()
+        size = _CHUNK if self._chunk_size == "auto" else self._chunk_size
+        return record(self._model, replace(self._settings, views=True), size)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         device = self._device

@@ -34,11 +34,9 @@ def shaped(wanted: Wanted, raw: torch.Tensor) -> torch.Tensor:
     A view of ``raw`` if that holds nothing else, otherwise a copy, so that it keeps no more memory
     than it shows.
     """
-    if not wanted.exact:
+    if (wanted.begin, wanted.length) != (wanted.read_begin, wanted.read_length):
         begin = wanted.begin - wanted.read_begin
-        raw = raw[begin : begin + wanted.length]
-        if not wanted.index or raw.data_ptr() % max(1, wanted.dtype().itemsize):
-            raw = raw.clone()
+        raw = raw[begin : begin + wanted.length].clone()
     tensor = raw.view(wanted.dtype()).view(wanted.rows())
     return tensor[wanted.index].clone() if wanted.index else tensor
 

@@ -6,17 +6,19 @@ tensor being None where it was read straight into its target.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cfac.runtime.loading import job as jobs
 from cfac.runtime.loading.job import Job, Plan, Settings
-from cfac.runtime.loading.manifest import ChecksumError, Manifest, grid_starts
+from cfac.runtime.loading.manifest import ChecksumError, Manifest, ManifestError, grid_starts
 from cfac.runtime.loading.memory import over
 from cfac.runtime.loading.model import Model
 from cfac.runtime.loading.report import Report
-from cfac.runtime.loading.selection import Wanted
+from cfac.runtime.loading.selection import Wanted, whole
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +29,7 @@ Pass = Iterator[tuple[Wanted, "torch.Tensor | None"]]
 
 
 class Checker:
-    """Compares the checksums of chunks with a manifest, each once."""
+    """Compares the checksums of chunks with a manifest, each once, in their order."""
 
     def __init__(self, model: Model, plan: Plan, manifest: Manifest) -> None:
         self.model, self.plan, self.manifest = model, plan, manifest
@@ -41,7 +43,7 @@ class Checker:
         path = self.model.paths[chunk.file]
         cell = (chunk.offset - self.starts[chunk.file]) // self.manifest.chunk_size
         expected = self.manifest.expected(path, cell)
-        self.done = max(self.done, index + 1)
+        self.done = index + 1
         if crc == expected:
             return
         end = chunk.offset + chunk.length
@@ -56,6 +58,37 @@ class Checker:
             f"{path}: bytes {chunk.offset} to {end} (chunk {cell}) have checksum {crc:08x}, not "
             f"{expected:08x}: the file is damaged; tensors {listed}",
         )
+
+
+class Recorder(Checker):
+    """Makes a manifest instead."""
+
+    def __init__(self, model: Model, plan: Plan, chunk_size: int) -> None:
+        sizes = {os.path.basename(path): os.stat(path).st_size for path in model.paths}
+        if len(sizes) < len(model.paths):
+            raise ManifestError("two files have one name: make a manifest of each folder")
+        super().__init__(model, plan, Manifest(chunk_size, {n: (s, []) for n, s in sizes.items()}))
+
+    def check(self, index: int, crc: int) -> None:
+        """Note it."""
+        path = self.model.paths[self.chunks[index].file]
+        self.manifest.files[os.path.basename(path)][1].append(crc)
+        self.done = index + 1
+
+
+def record(model: Model, settings: Settings, chunk_size: int) -> Manifest:
+    """Read all files whole for the checksums of their chunks."""
+    every = [replace(whole(tensor), hidden=True) for tensor in model.all]
+    plan = Plan(model, every, chunk_size, 1, 0)
+    recorder = Recorder(model, plan, chunk_size)
+    job = Job(plan, settings, checksum=True)
+    try:
+        job.start()
+        for _ in _items(job, plan, recorder):
+            pass
+    finally:
+        job.close()
+    return recorder.manifest
 
 
 def local(
@@ -73,9 +106,10 @@ def local(
     try:
         for index, item in enumerate(plan.items):
             target = targets.get(item.tensor.number)
-            if target is not None:
+            if target is not None and item.exact:
                 device = target.device.type == "cuda"
-                job.into(index, target.data_ptr(), item.read_length, device=device)
+                size = target.numel() * target.element_size()
+                job.into(index, target.data_ptr(), size, device=device)
         checker = Checker(model, plan, manifest) if manifest else None
         begin = time.monotonic()
         job.start()
@@ -91,9 +125,10 @@ def _items(job: Job, plan: Plan, checker: Checker | None) -> Pass:
     for index, item in enumerate(plan.items):
         result = job.next()
         assert result is not None and result.index == index
-        placed = bool(result.flags & jobs.PLACED)
-        tensor = None
-        if not placed:
+        placed, tensor = bool(result.flags & jobs.PLACED), None
+        if item.hidden:
+            release(result.buffer)
+        elif not placed:
             # From here on the reference belongs to the tensor, whatever is raised.
             tensor = over(item, result, release)
         if checker is not None:

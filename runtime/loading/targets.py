@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 def sort_targets(
     wanted: Sequence[Wanted], tensors: Mapping[str, torch.Tensor], device: int
-) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
-    """(those to read into, those to copy into), by the tensor's number; ValueError for shapes.
+) -> dict[int, torch.Tensor]:
+    """Those to read into, by the tensor's number; ValueError for shapes that do not fit.
 
-    Tensors that share memory are copied into, one after the other in file order, as if each were
-    loaded alone. ``device`` is the CUDA device that data may be read to, or -1.
+    The others are to be copied into: those of another layout or type, and those that share memory,
+    one after the other in file order, as if each were loaded alone. ``device`` is the CUDA device
+    that data may be read to, or -1.
     """
     direct: dict[int, torch.Tensor] = {}
     copied: dict[int, torch.Tensor] = {}
@@ -32,8 +33,8 @@ def sort_targets(
         fits = item.exact and target.dtype == item.dtype() and _plain(target, device)
         (direct if fits else copied)[item.tensor.number] = target
     for number in _overlapping(direct, copied):
-        copied[number] = direct.pop(number)
-    return direct, copied
+        del direct[number]
+    return direct
 
 
 def _plain(target: torch.Tensor, device: int) -> bool:
