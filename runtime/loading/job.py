@@ -31,6 +31,25 @@ PLACED, EMPTY = 4, 8
 PATH_FLAGS: Final = {1: "direct", 2: "in place"}
 
 
+class _Reference:
+    """One reference to a buffer, given back with this object."""
+
+    __slots__ = ("_buffer", "_release")
+
+    def __init__(self, buffer: int, release: Any) -> None:
+        self._buffer, self._release = buffer, release
+
+    def __del__(self) -> None:
+        self._release(self._buffer)
+
+
+def memory(address: int, length: int, buffer: int, release: Any) -> Any:
+    """Memory of the library as a ctypes array, which takes over a reference to its buffer."""
+    array: Any = (ctypes.c_ubyte * length).from_address(address)
+    array.reference = _Reference(buffer, release)
+    return array
+
+
 class Chunk(NamedTuple):
     """cfac_chunk: offsets are of the file, in bytes."""
 
@@ -80,8 +99,7 @@ class Plan:
         self.items = [by_number[entry[0]] for entry in entries]
         #: Of each item: its first chunk, and how many it lies in.
         self.spans = [(entry[4], entry[1]) for entry in entries]
-        self.bytes = sum(w.read_length for w in wanted)
-        self.buffer_size = int(self.library.cfac_plan_buffer_size(handle))
+        self.chunk_size = chunk_size
 
     def _array(self, what: str, size: int) -> bytes:
         count = c_size_t()

@@ -6,26 +6,14 @@ memory is freed, or its ring buffer reused, when the last tensor over it is gone
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any
 
 from cfac.native import binding
+from cfac.runtime.loading.job import memory
 from cfac.runtime.loading.selection import Wanted
 
 if TYPE_CHECKING:
     import torch
-
-
-class _Reference:
-    """One reference to a buffer, given back with this object."""
-
-    __slots__ = ("_buffer", "_release")
-
-    def __init__(self, buffer: int, release: Any) -> None:
-        self._buffer, self._release = buffer, release
-
-    def __del__(self) -> None:
-        self._release(self._buffer)
 
 
 def shaped(wanted: Wanted, raw: torch.Tensor) -> torch.Tensor:
@@ -48,8 +36,7 @@ def over(wanted: Wanted, result: binding.Result, release: Any) -> torch.Tensor:
     if not result.length:
         release(result.buffer)
         return shaped(wanted, torch.empty(0, dtype=torch.uint8))
-    array: Any = (ctypes.c_ubyte * result.length).from_address(result.data)
-    array.reference = _Reference(result.buffer, release)
+    array = memory(result.data, result.length, result.buffer, release)
     if wanted.exact:
         return torch.frombuffer(array, dtype=wanted.dtype()).view(wanted.rows())
     return shaped(wanted, torch.frombuffer(array, dtype=torch.uint8))

@@ -115,7 +115,7 @@ def local(
         job.start()
         yield from _items(job, plan, checker)
         report.seconds = time.monotonic() - begin
-        _fill(report, job, plan, chunk_size, checker)
+        fill_report(report, job, checker)
     finally:
         job.close()
 
@@ -140,8 +140,10 @@ def _items(job: Job, plan: Plan, checker: Checker | None) -> Pass:
         del tensor
 
 
-def _fill(report: Report, job: Job, plan: Plan, chunk_size: int, checker: Checker | None) -> None:
-    report.chunk_size = chunk_size
+def fill_report(report: Report, job: Job, checker: Checker | None) -> None:
+    """What a job that came to its end tells."""
+    plan = job.plan
+    report.chunk_size = plan.chunk_size
     report.counters = job.counters()
     report.verified = checker.done if checker else 0
     for number, name in enumerate(jobs.BACKENDS):
