@@ -9,9 +9,9 @@
 ``load(files, device="cpu", group=None, *, names, slices, chunk_size, ring, backend, views,
 progress, checksums, trace)`` gives a `Loader`: iterable as often as wanted, with ``len``, ``in``,
 ``tensors`` (name -> `TensorInfo`, in file order), ``metadata``, ``get``, ``load_into``,
-``allocate``, ``manifest``, ``report`` (of the last pass) and ``close``.  All headers are checked first:
-whatever is wrong with a file is one exception (`HeaderError`, `IndexFileError`, OSError) before any
-tensor is handed out.
+``allocate``, ``manifest``, ``report`` (of the last pass) and ``close``.  All headers are checked
+when it is made: whatever is wrong with a file is one exception (`HeaderError`, `IndexFileError`,
+OSError) before any tensor is handed out.
 
 With ``group=`` the ranks of a `torch.distributed` group load the same together and read each byte
 once; all must make the same calls, and if one fails all raise (`GroupError`).
