@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from cfac.compiler.cli import cli
 
 CASES = Path(__file__).parents[1] / "cases" / "safetensors"
 
 
 def cfac(*arguments: str | Path, code: int = 0) -> str:
-    command = [sys.executable, "-m", "cfac.compiler.cli", "load", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    done = CliRunner().invoke(cli, ["load", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
 
 
 @pytest.mark.parametrize("extra", [[], ["--into"], ["--views"]])
@@ -28,7 +29,7 @@ def test_rates_stages_and_paths(extra):
     assert "GB/s" in shown
     assert "  read " in shown
     assert "5 chunks of 16384 bytes" in shown
-    assert "  ok_cross_chunk.safetensors: 0-4: pread" in shown
+    assert re.search(r"^  ok_cross_chunk\.safetensors: 0(-\d)?: pread", shown, re.M)
 
 
 def test_a_forced_backend_and_names():
