@@ -58,6 +58,8 @@ class Circle:
         nccl = "nccl" in str(dist.get_backend(group))
         #: Where gathered chunks lie.
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else "cpu"
+        # torch 2.13 gave all_gather_into_tensor another name.
+        self._all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         self._status = torch.zeros(1, dtype=torch.int32, device=self.device)
 
     def together(self, work: Callable[[], T], mark: Callable[[T], Any]) -> tuple[T, list[Any]]:
@@ -120,7 +122,7 @@ class Circle:
             own = own.to(self.device)
             whole = self.torch.empty(segment * self.ranks, dtype=own.dtype, device=self.device)
         try:
-            self.dist.all_gather_into_tensor(whole, own, group=self.group)
+            self._all_gather(whole, own, group=self.group)
         except RuntimeError as error:
             raise GroupError(f"a rank of the group is gone: {_first_line(error)}") from error
         return whole

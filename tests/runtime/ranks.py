@@ -6,6 +6,7 @@ finds is printed as one line of JSON.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from checkpoints import by_library, raw, same
+from checkpoints import by_library, memory_kb, raw, same
 
 import cfac
 
@@ -126,6 +127,27 @@ def trouble(rank: int, folder: Path) -> dict[str, object]:
     dist.barrier()
     found["after"] = outcome(lambda: check(mine, group, chunk_size=8192))
     return found
+
+
+def memory(rank: int, folder: Path) -> dict[str, object]:
+    """Anonymous memory, in KiB: before a pass that drops its tensors, at most during it, after."""
+    group = dist.group.WORLD
+
+    def one_pass() -> int:
+        most = 0
+        for _, tensor in cfac.load(
+            folder / "large", "cpu", group, chunk_size=1 << 20, ring=4, progress=False
+        ):
+            most = max(most, memory_kb("Pss_Anon"))
+            del tensor
+        return most
+
+    one_pass()  # what gloo and malloc take once
+    gc.collect()
+    before = memory_kb("Pss_Anon")
+    during = one_pass()
+    gc.collect()
+    return {"before": before, "during": during, "after": memory_kb("Pss_Anon")}
 
 
 def killed(rank: int, folder: Path) -> dict[str, object]:

@@ -85,6 +85,16 @@ def test_four_ranks_and_two_disjoint_groups(tmp_path):
         assert "not in the group" in rank["outsider"]
 
 
+def test_the_memory_of_four_ranks_is_bounded_and_given_back(tmp_path):
+    """40 MB through a ring of 4 MiB, in tensors of 2 MB."""
+    (tmp_path / "large").mkdir()
+    write(tmp_path / "large" / "m.safetensors", filled(1, *[500_000] * 20))
+    for rank in run_ranks("memory", 4, tmp_path):
+        # The ring and its pages for the ranks; one tensor under way, one held, one being made.
+        assert rank["during"] - rank["before"] < (4 << 10) + 64 + 6 * 1024 + 4096, rank
+        assert rank["after"] - rank["before"] < 4096, rank
+
+
 def test_when_one_rank_fails_all_raise(copies):
     shutil.copy(CASES / "bad_overlap.safetensors", copies / "bad.safetensors")
     first, second = run_ranks("trouble", 2, copies)
