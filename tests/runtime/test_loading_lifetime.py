@@ -177,20 +177,30 @@ import os, signal, sys, threading, time, torch
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import cfac
 from checkpoints import with_faults
-model = with_faults(cfac.load({str(path)!r}), delay_chunk=1, delay_ms=1200)
-main = threading.main_thread().ident
-threading.Timer(0.4, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+model = with_faults(cfac.load({str(path)!r}), delay_chunk=1, delay_ms=2500)
+main, sent, seen = threading.main_thread().ident, [], []
+
+def send():
+    sent.append(time.monotonic())
+    signal.pthread_kill(main, signal.SIGINT)
+
+def see(*_):
+    seen.append(time.monotonic())
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, see)
+threading.Timer(0.3, send).start()
 iterator = iter(model)
 try:
     next(iterator)
-except KeyboardInterrupt:
-    print("interrupted")
+except KeyboardInterrupt:  # seen while the read went on, whose end is waited for
+    print("during the read" if seen[0] - sent[0] < time.monotonic() - seen[0] else "after it")
 """
     environment = os.environ | {"CFAC_NATIVE_LIBRARY": str(faulty)}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "interrupted\n", done.stderr
+    assert done.stdout == "during the read\n", done.stderr
 
 
 def test_memory_is_bounded_and_given_back(tmp_path):
