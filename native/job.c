@@ -80,7 +80,7 @@ static void serve_parked(cfac_job *job) {
         /* Chunks that the consumer holds are not waited for: memory of its own, then. But those
          * being placed come back by themselves. */
         if (b == NULL && job->options.delivery == CFAC_CHUNKS && job->placing == 0)
-            b = cfac__buffer_own(job->core->size, PAGE);
+            b = cfac__buffer_own(job->core, job->core->size, PAGE);
         if (b == NULL) return;
         uint32_t i = cfac__queue_take(job, &job->parked);
         job->chunk[i].buffer = b;

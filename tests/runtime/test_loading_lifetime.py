@@ -217,8 +217,9 @@ def test_memory_is_bounded_and_given_back(tmp_path):
             del tensor
     gc.collect()
     after = memory_kb("Pss_Anon")
-    # The ring, one ring's worth and a tensor that nobody took yet, the one held.
-    bound = (2 * ring * chunk + 2 * size) // 1024
+    # The ring, a ring's worth and a tensor that nobody took yet, the one held, a ring's worth that
+    # was dropped and waits to be used again.
+    bound = (3 * ring * chunk + 2 * size) // 1024
     assert most - before <= bound + 2048, (before, most, after)
     assert after - before <= 4096, (before, most, after)
 
