@@ -170,6 +170,23 @@ def test_signals_in_the_middle(medium, number):
         assert process.returncode == -number
 
 
+def test_a_process_may_end_with_everything_open(medium):
+    script = """
+import sys, threading, cfac
+def forever():
+    while True:
+        for _, held in cfac.load(sys.argv[1], chunk_size=4096, ring=2):
+            ready.set()
+ready = threading.Event()
+model = cfac.load(sys.argv[1], chunk_size=4096, ring=2, views=True)
+iterator = iter(model)
+held = [next(iterator) for _ in range(4)]
+threading.Thread(target=forever, daemon=True).start()
+assert ready.wait(60)
+"""
+    subprocess.run([sys.executable, "-c", script, medium], check=True, timeout=120)
+
+
 def test_an_interrupt_while_waiting_for_a_read_that_a_test_build_delays(tmp_path, faulty):
     path = write(tmp_path / "m.safetensors", filled(1, 100))
     script = f"""
