@@ -13,7 +13,7 @@ help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
 venv: .venv/.ready ## The development environment
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml $(wildcard native/*.[ch] native/CMakeLists.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) --group dev --editable .

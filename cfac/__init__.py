@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cfac.compiler.api import check, compile_plan, load
+    from cfac.compiler.api import check, compile_plan
+    from cfac.compiler.api import load as load_spec
     from cfac.compiler.diagnostics import Diagnostic
     from cfac.compiler.model import Spec
     from cfac.runtime.channel import Channel
     from cfac.runtime.errors import ChannelError, ComponentFailed, WaitTimeout
+    from cfac.runtime.loading import HeaderError, Loader, LoadError, load
 
 __version__ = "0.1.0"
 
@@ -23,11 +25,15 @@ _HOMES = {
     "ChannelError": "cfac.runtime.errors",
     "ComponentFailed": "cfac.runtime.errors",
     "Diagnostic": "cfac.compiler.diagnostics",
+    "HeaderError": "cfac.runtime.loading",
+    "LoadError": "cfac.runtime.loading",
+    "Loader": "cfac.runtime.loading",
     "Spec": "cfac.compiler.model",
     "WaitTimeout": "cfac.runtime.errors",
     "check": "cfac.compiler.api",
     "compile_plan": "cfac.compiler.api",
-    "load": "cfac.compiler.api",
+    "load": "cfac.runtime.loading",
+    "load_spec": "cfac.compiler.api:load",
 }
 
 __all__ = [
@@ -35,11 +41,15 @@ __all__ = [
     "ChannelError",
     "ComponentFailed",
     "Diagnostic",
+    "HeaderError",
+    "LoadError",
+    "Loader",
     "Spec",
     "WaitTimeout",
     "check",
     "compile_plan",
     "load",
+    "load_spec",
 ]
 
 
@@ -49,7 +59,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cfac' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    module, _, attribute = home.partition(":")
+    return getattr(import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

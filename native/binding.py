@@ -265,6 +265,7 @@ PROTOTYPES: Final = {
     "cfac_job_counters": (c_int, [c_void_p, POINTER(Counters), c_size_t]),
     "cfac_job_reason": (c_char_p, [c_void_p, c_uint32]),
     "cfac_job_checksum": (c_int, [c_void_p, c_uint32, POINTER(c_uint32)]),
+    "cfac_job_path": (c_int, [c_void_p, c_uint32, POINTER(c_uint32), POINTER(c_uint32)]),
     "cfac_job_events": (c_int64, [c_void_p, POINTER(Event), c_size_t]),
     "cfac_crc32c": (c_uint32, [c_uint32, c_char_p, c_size_t]),
     "cfac_cores": (c_uint32, []),

@@ -13,6 +13,9 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
+#define STEP ((uint64_t)65536) /* to which mappings are rounded, so that dropped ones fit again */
+#define MAPPED_FROM ((uint64_t)1 << 20) /* bytes; there are only some 65,000 mappings */
+
 core *cfac__core_new(uint64_t size, uint32_t most) {
     core *c = calloc(1, sizeof *c);
     if (c == NULL) return NULL;
@@ -88,6 +91,16 @@ static void unmap(cfac_buffer *b) {
     cfac__core_release(c);
 }
 
+static void free_own(cfac_buffer *b) {
+    core *home = b->home;
+    if (b->mapped > 0)
+        munmap(b->base, (size_t)b->mapped);
+    else
+        free(b->base);
+    free(b);
+    if (home != NULL) cfac__core_release(home);
+}
+
 void cfac__slots_free(core *c) {
     cfac_buffer *b = c->free;
     c->free = NULL;
@@ -97,14 +110,50 @@ void cfac__slots_free(core *c) {
         unmap(b); /* the caller still has a reference to the core */
         b = next;
     }
+    b = c->dropped;
+    c->dropped = NULL, c->kept = 0;
+    while (b != NULL) {
+        cfac_buffer *next = b->next;
+        free_own(b);
+        b = next;
+    }
 }
 
-cfac_buffer *cfac__buffer_own(uint64_t size, uint64_t offset) {
-    if (size > SIZE_MAX - 2 * PAGE) return NULL;
-    cfac_buffer *b = calloc(1, sizeof *b);
+/* A dropped one that fits, its pages faulted in already. */
+static cfac_buffer *reuse(core *c, uint64_t whole) {
+    for (cfac_buffer **at = &c->dropped; *at != NULL; at = &(*at)->next) {
+        cfac_buffer *b = *at;
+        if (b->mapped < whole || b->mapped - whole > whole / 4) continue;
+        *at = b->next;
+        c->kept -= b->mapped;
+        return b;
+    }
+    return NULL;
+}
+
+/* Large ones are mapped: malloc would keep what is freed, tens of megabytes in each arena. */
+cfac_buffer *cfac__buffer_own(core *c, uint64_t size, uint64_t offset) {
+    if (size > SIZE_MAX - 2 * STEP) return NULL;
+    uint64_t whole = ALIGN_UP(size + offset % PAGE, STEP);
+    cfac_buffer *b = size >= MAPPED_FROM ? reuse(c, whole) : NULL;
+    if (b != NULL) {
+        atomic_store(&b->references, 1);
+        b->data = b->base + offset % PAGE, b->size = size;
+        return b;
+    }
+    b = calloc(1, sizeof *b);
     if (b == NULL) return NULL;
-    void *base = NULL;
-    if (posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
+    if (size >= MAPPED_FROM) {
+        void *map = mmap(NULL, (size_t)whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                         -1, 0);
+        if (map != MAP_FAILED) {
+            b->base = map, b->mapped = whole, b->home = c;
+            atomic_fetch_add(&c->references, 1);
+        }
+    }
+    void *base = b->base;
+    if (base == NULL &&
+        posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
         free(b);
         return NULL;
     }
@@ -118,12 +167,28 @@ void cfac_buffer_retain(cfac_buffer *b) {
     if (b != NULL) atomic_fetch_add(&b->references, 1);
 }
 
+/* Keep a dropped buffer for the next large item, while the job goes on. */
+static bool keep(cfac_buffer *b) {
+    core *c = b->home;
+    if (c == NULL || c->pid != getpid()) return false;
+    atomic_fetch_add(&c->references, 1); /* the job may end as soon as the lock is free */
+    pthread_mutex_lock(&c->lock);
+    bool room = c->job != NULL && c->kept + b->mapped <= c->most * c->size;
+    if (room) {
+        b->next = c->dropped;
+        c->dropped = b;
+        c->kept += b->mapped;
+    }
+    pthread_mutex_unlock(&c->lock);
+    cfac__core_release(c);
+    return room;
+}
+
 bool cfac__buffer_drop(cfac_buffer *b) {
     if (b == NULL || atomic_fetch_sub(&b->references, 1) > 1) return false;
     core *c = b->core;
     if (c == NULL) {
-        free(b->base);
-        free(b);
+        free_own(b);
         return false;
     }
     if (b->viewed) c->viewed--;
@@ -139,7 +204,7 @@ void cfac_buffer_release(cfac_buffer *b) {
     if (b == NULL) return;
     core *c = b->core;
     if (c == NULL) {
-        cfac__buffer_drop(b);
+        if (atomic_fetch_sub(&b->references, 1) == 1 && !keep(b)) free_own(b);
         return;
     }
     if (c->pid != getpid()) { /* the lock may be held by a thread that is not in this process */

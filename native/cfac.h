@@ -275,6 +275,11 @@ CFAC_API int cfac_job_counters(cfac_job *job, cfac_counters *out, size_t size);
 CFAC_API const char *cfac_job_reason(cfac_job *job, uint32_t backend);
 CFAC_API int cfac_job_checksum(cfac_job *job, uint32_t chunk, uint32_t *out);
 
+enum { CFAC_PATH_DIRECT = 1, CFAC_PATH_IN_PLACE = 2 };
+/* How a chunk was read: a cfac_backend; whether O_DIRECT read it to its end; whether it landed where
+ * it belongs. -ENODATA if it is not read yet. */
+CFAC_API int cfac_job_path(cfac_job *job, uint32_t chunk, uint32_t *backend, uint32_t *flags);
+
 typedef enum cfac_event_kind {
     CFAC_CHUNK_BEGIN, CFAC_CHUNK_IN_MEM, CFAC_CHUNK_PLACED, CFAC_CHUNK_DESTROYED, CFAC_ITEM_LOADED
 } cfac_event_kind;

@@ -80,7 +80,7 @@ static void serve_parked(cfac_job *job) {
         /* Chunks that the consumer holds are not waited for: memory of its own, then. But those
          * being placed come back by themselves. */
         if (b == NULL && job->options.delivery == CFAC_CHUNKS && job->placing == 0)
-            b = cfac__buffer_own(job->core->size, PAGE);
+            b = cfac__buffer_own(job->core, job->core->size, PAGE);
         if (b == NULL) return;
         uint32_t i = cfac__queue_take(job, &job->parked);
         job->chunk[i].buffer = b;
@@ -381,6 +381,18 @@ int cfac_job_checksum(cfac_job *job, uint32_t chunk, uint32_t *out) {
     *out = job->chunk[chunk].crc;
     pthread_mutex_unlock(&job->core->lock);
     return known ? 0 : -ENODATA;
+}
+
+int cfac_job_path(cfac_job *job, uint32_t chunk, uint32_t *backend, uint32_t *flags) {
+    if (cfac__job_forked(job)) return -ECHILD;
+    if (chunk >= job->plan->chunks) return -EINVAL;
+    pthread_mutex_lock(&job->core->lock);
+    const chunk_run *run = &job->chunk[chunk];
+    bool read = run->state >= READ;
+    *backend = run->backend;
+    *flags = (run->direct ? CFAC_PATH_DIRECT : 0) | (run->in_place ? CFAC_PATH_IN_PLACE : 0);
+    pthread_mutex_unlock(&job->core->lock);
+    return read ? 0 : -ENODATA;
 }
 
 int64_t cfac_job_events(cfac_job *job, cfac_event *out, size_t count) {

@@ -17,6 +17,8 @@ typedef struct core { /* what buffers share with their job, and keep after it */
     cfac_job *job; /* NULL once closed */
     cuda *cuda;
     cfac_buffer *free;
+    cfac_buffer *dropped; /* memory of its own, kept for reuse; `kept` bytes, at most a ring's */
+    uint64_t kept;
     uint32_t made, most; /* ring buffers */
     uint32_t viewed;     /* of them held by views, */
     uint32_t pending;    /* … some of which nobody took yet */
@@ -25,9 +27,10 @@ typedef struct core { /* what buffers share with their job, and keep after it */
 
 struct cfac_buffer {
     atomic_uint references;
-    core *core; /* NULL: memory of its own */
+    core *core; /* NULL: memory of its own, */
+    core *home; /* … that may be reused there */
     char *base, *data; /* base: to be freed, if of its own */
-    uint64_t size;
+    uint64_t size, mapped; /* mapped: bytes at base, if not from malloc */
     bool viewed, pinned, fresh;
     uint32_t pending; /* views that nobody took yet */
     uint32_t chunk;
@@ -41,7 +44,7 @@ cfac_buffer *cfac__slot_take(core *c); /* locked; NULL: none free, or no memory 
 void cfac__slots_free(core *c);        /* locked: those nobody holds */
 void cfac__slot_prepare(cfac_buffer *b); /* unlocked: at its first use */
 /* `size` bytes whose address is `offset` modulo a page, or aligned to 64 if offset is 0. */
-cfac_buffer *cfac__buffer_own(uint64_t size, uint64_t offset);
+cfac_buffer *cfac__buffer_own(core *c, uint64_t size, uint64_t offset); /* locked */
 bool cfac__buffer_drop(cfac_buffer *b); /* locked: as release */
 
 /* file.c */

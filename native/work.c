@@ -37,7 +37,7 @@ static bool own_items(cfac_job *job, uint32_t chunk) {
         uint64_t length = job->plan->item[x->item].length, at = x->offset - x->item_offset;
         uint32_t bytes = cfac_dtype_bits(tensor_of(job, x)->dtype) / 8;
         bool large = length >= 16 * PAGE && (bytes < 2 || at % bytes == 0);
-        run->buffer = cfac__buffer_own(length, large ? at : 0);
+        run->buffer = cfac__buffer_own(job->core, length, large ? at : 0);
         if (run->buffer == NULL) return false;
         run->data = run->buffer->data;
         job->undelivered += length;
@@ -292,6 +292,7 @@ static void finish(worker *w, uint32_t chunk) {
         loaded(job, chunk);
         job->placing--;
     } else {
+        if (run->request != NULL) run->direct = run->request->direct; /* refused meanwhile? */
         free(run->request);
         run->request = NULL;
         job->in_flight--;

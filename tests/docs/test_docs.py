@@ -309,6 +309,20 @@ def test_shown_patch_lines_are_generated():
     assert shown > 5
 
 
+def test_the_loading_example_runs(tmp_path):
+    page = (ROOT / "docs" / "loading.md").read_text("utf-8")
+    (example,) = (b[2] for b in _FENCE.finditer(page) if "load_into" in b[2])
+    (tmp_path / "model").mkdir()
+    header = b'{"embed.weight":{"dtype":"U8","shape":[3,2],"data_offsets":[0,6]}}'
+    file = len(header).to_bytes(8, "little") + header + b"abcdef"
+    (tmp_path / "model" / "model.safetensors").write_bytes(file)
+    result = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("embed.weight torch.uint8 [3, 2]\n6 bytes, {")
+
+
 def test_the_python_example_runs(tmp_path):
     page = (ROOT / "docs" / "runtime.md").read_text("utf-8")
     (example,) = (b[2] for b in _FENCE.finditer(page) if "process_B" in b[2])

@@ -392,6 +392,65 @@ TEST(checksums_are_of_the_wanted_bytes) {
         }
 }
 
+TEST(dropped_memory_is_used_again_while_the_job_goes_on) {
+    enum { MANY = 12 };
+    static const char *const names[MANY] = {"a", "b", "c", "d", "e", "f",
+                                            "g", "h", "i", "j", "k", "l"};
+    spec large[MANY];
+    for (int i = 0; i < MANY; i++) large[i] = (spec){names[i], "U8", "[2097152]", 2097152};
+    write_model(in_folder("m"), large, MANY, 1);
+    for (int hold = 0; hold < 2; hold++) {
+        loading l = open_job(in_folder("m"), 1 << 19, (cfac_job_options){.ring = 8});
+        FINE(cfac_job_start(l.job, &error));
+        cfac_result r[MANY];
+        int places = 0;
+        for (int i = 0; i < MANY; i++) {
+            EQUAL(cfac_job_next(l.job, 10000, &r[i], NULL), 1);
+            EQUAL(r[i].flags, CFAC_OWNED);
+            check_item(l, &r[i]);
+            int k = 0; /* where an earlier one was, in a page or another of it? */
+            while ((uintptr_t)r[k].data / 65536 != (uintptr_t)r[i].data / 65536) k++;
+            places += k == i;
+            if (!hold) cfac_buffer_release(r[i].buffer);
+        }
+        if (hold)
+            EQUAL(places, MANY);
+        else
+            CHECK(places < MANY);
+        cfac_job_close(l.job);
+        for (int i = 0; hold && i < MANY; i++) {
+            check_content(names[i], r[i].data, 0, r[i].length);
+            cfac_buffer_release(r[i].buffer);
+        }
+        l.job = NULL;
+        end(l);
+    }
+}
+
+TEST(a_chunk_tells_how_it_was_read) {
+    write_model(in_folder("m"), tensors, TENSORS, 1);
+    for (uint32_t direct = 1; direct <= 2; direct++) {
+        loading l = open_job(in_folder("m"), 8192,
+                             (cfac_job_options){.backend = CFAC_PREAD, .direct = direct});
+        uint32_t backend, flags;
+        EQUAL(cfac_job_path(l.job, 0, &backend, &flags), -ENODATA);
+        FINE(cfac_job_start(l.job, &error));
+        take_all(l, false);
+        size_t n;
+        cfac_plan_chunks(l.plan, &n);
+        uint64_t read = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            EQUAL(cfac_job_path(l.job, i, &backend, &flags), 0);
+            EQUAL(backend, CFAC_PREAD);
+            read += (flags & CFAC_PATH_DIRECT) != 0;
+            if (direct == 1) EQUAL(flags, CFAC_PATH_IN_PLACE);
+        }
+        EQUAL(read, direct == 2 && counters(l).direct_bytes > 0 ? n : 0);
+        EQUAL(cfac_job_path(l.job, (uint32_t)n, &backend, &flags), -EINVAL);
+        end(l);
+    }
+}
+
 TEST(events_follow_the_states) {
     write_model(in_folder("m"), tensors, TENSORS, 1);
     loading l = open_job(in_folder("m"), 8192,

@@ -21,6 +21,14 @@ def runs(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory):
+    """A test build of the C library, which can be told to meet trouble."""
+    import checkpoints
+
+    return checkpoints.build_faulty(tmp_path_factory.mktemp("faulty"))
+
+
 @pytest.fixture
 def channel(runs):
     with Channel("process") as made:
