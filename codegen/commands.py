@@ -98,6 +98,11 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
     is_flag=True,
     help="Write nothing; exit with 3 if the committed files differ from what SPEC gives.",
 )
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Write only if every anchor's function is as it was reviewed; else exit with 3.",
+)
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
 @_FORMAT
 def compile_(
@@ -105,6 +110,7 @@ def compile_(
     engine: str | None,
     output: str,
     check_only: bool,
+    update: bool,
     accept: bool,
     fmt: Format,
 ) -> None:
@@ -115,17 +121,21 @@ def compile_(
     else the installed package.
     """
     from cfac.codegen.compile import compile_engine
+    from cfac.codegen.drift_commands import explain, tell
     from cfac.codegen.engine import find_engine
 
     spec, diagnostics, _ = _load(spec_path or _find_spec())
-    result = None
+    result = drift = None
     folder = Path(output)
+    if update and (check_only or accept):
+        raise click.UsageError("--update excludes --check (writes nothing) and --accept")
     if spec is not None and not diagnostics.errors:
         tree = find_engine(spec, engine, diagnostics)
+        lock = _read(folder / f"{spec.name}.lock")
+        text = None if lock is None else lock.decode("utf-8", "replace")
+        patch = folder / f"{spec.name}.patch"
+        drift = explain(spec, engine, text, _read(patch))
         if tree is not None:
-            lock = _read(folder / f"{spec.name}.lock")
-            text = None if lock is None else lock.decode("utf-8", "replace")
-            patch = folder / f"{spec.name}.patch"
             result = compile_engine(spec, tree, lock=text, accept=accept, applied=_read(patch))
             diagnostics.extend(result.diagnostics)
             if result.replaces and not check_only:
@@ -140,12 +150,20 @@ def compile_(
         emit(found, spec.sources if spec else {}, fmt)
     if fmt == "text" and found:
         click.echo(summary(found), err=True)
+    if fmt == "text" and drift is not None:
+        tell(drift, moves=check_only or update)
     if spec is None or result is None or diagnostics.errors:
         raise SystemExit(1)
     outputs = {folder / name: data for name, data in result.outputs(spec.name).items()}
     if check_only:
         _compare(outputs)
         return
+    if update and drift is not None and not drift.fine:
+        click.echo(
+            "nothing was written: look at the functions above, then run cfac compile --accept",
+            err=True,
+        )
+        raise SystemExit(3)
     for path, data in outputs.items():
         _write(path, data)
     if fmt == "text":

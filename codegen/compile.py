@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 
 import cfac
@@ -15,7 +15,7 @@ from cfac.codegen.apply import originals
 from cfac.codegen.calls import CallWriter, marker
 from cfac.codegen.defer import deferrals, deferred_imports, report_refused
 from cfac.codegen.engine import Engine
-from cfac.codegen.lock import Touched, fingerprint, renew
+from cfac.codegen.lock import Touched, renew
 from cfac.codegen.package import package_files
 from cfac.codegen.patch import Change, render_patch
 from cfac.codegen.places import module_name
@@ -24,6 +24,7 @@ from cfac.codegen.positions import entry as entry_point
 from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
+from cfac.codegen.survey import Survey, survey
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer, SiteKind, Spec, Test
 from cfac.compiler.plan import compile_plan, render_plan
@@ -43,6 +44,7 @@ class CompileResult:
     declared: int = 0
     replaces: bool = False  # another patch is applied to the tree
     files: tuple[str, ...] = ()
+    survey: Survey | None = None  # where the anchors are, those without a place included
 
     @property
     def ok(self) -> bool:
@@ -76,6 +78,7 @@ class _Work:
     rows: list[Row] = field(default_factory=list)
     touched: list[Touched] = field(default_factory=list)
     published: set[str] = field(default_factory=set)
+    survey: Survey = field(default_factory=lambda: Survey("", ""))
 
     def file(self, source: Source) -> _File:
         return self.files.setdefault(source.path, _File(source))
@@ -116,6 +119,7 @@ def compile_engine(
         )
         return result
     bounds = applicable(spec, engine.version, diagnostics)
+    result.survey = work.survey = survey(work.tree, engine.version, bounds)
 
     def holds(test: Test) -> bool:
         return version_test(test, engine.version, diagnostics)
@@ -149,6 +153,7 @@ def compile_engine(
         work.touched,
         diagnostics,
         accept=accept,
+        anchors=[asdict(anchor) for anchor in result.survey.anchors],
     )
     result.patch = render_patch(
         spec.name, spec_hash(spec), engine.package, engine.version, cfac.__version__, changes
@@ -189,7 +194,7 @@ def _place(work: _Work, bound: Bound) -> None:
     match = resolve(site, work.tree, label, work.diagnostics)
     if match is None:
         return
-    work.touched.append(Touched(match.place, fingerprint(match.scope), site.span))
+    work.touched.append(Touched(match.place, work.survey.functions[match.place], site.span))
     if site.at == "replace_callee":
         _replace(work, bound, match)
         return

@@ -38,13 +38,18 @@ class Engine:
 
 
 def find_engine(
-    spec: Spec, path: str | Path | None, diagnostics: Diagnostics, *, start: Path | None = None
+    spec: Spec,
+    path: str | Path | None,
+    diagnostics: Diagnostics,
+    *,
+    start: Path | None = None,
+    any_version: bool = False,
 ) -> Engine | None:
     """The engine tree that a spec is compiled for; None with a CF4xx error if there is none.
 
     ``path`` may be a checkout, the package's folder, a site-packages or an unpacked
     wheel.  Without it: the folders that enclose ``start`` (default: the current one)
-    and the spec, then the installed package.
+    and the spec, then the installed package.  ``any_version`` takes one out of range too.
     """
     if spec.engine is None:
         diagnostics.error(
@@ -81,7 +86,7 @@ def find_engine(
             "and pyproject.toml",
         )
         return None
-    if not _in_range(version, spec.engine.versions, package, span, diagnostics):
+    if not any_version and not _in_range(version, spec.engine.versions, package, span, diagnostics):
         return None
     return Engine(package, root, version, origin)
 

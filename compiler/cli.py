@@ -19,6 +19,7 @@ COMMANDS: dict[str, _Lazy] = {
     "compile": _Lazy("cfac.codegen.commands:compile_", "Generate the patch, plan and lock."),
     "apply": _Lazy("cfac.codegen.commands:apply", "Apply the patch to an engine's tree."),
     "unapply": _Lazy("cfac.codegen.commands:unapply", "Take the patch out of a tree again."),
+    "diff": _Lazy("cfac.codegen.drift_commands:diff", "Compare two specs or two engine trees."),
     "graph": _Lazy("cfac.compiler.commands.graph:graph", "Draw a spec's graph."),
     "analyze": _Lazy("cfac.compiler.commands.analyze:analyze", "Predict how long a start takes."),
     "run": _Lazy("cfac.compiler.commands.run:run", "Run a spec bound to Python callables."),

@@ -152,16 +152,16 @@ def test_check_with_engine(fork: Path) -> None:
 
 def test_lock(fork: Path) -> None:
     run("compile")
-    lock = (fork / "patches/tiny-start.lock").read_bytes()
     moved = "# a comment\n\n" + MAIN
     (fork / "tiny/main.py").write_text(moved)
     assert "CF413" not in run("compile").output
+    lock = (fork / "patches/tiny-start.lock").read_bytes()
     (fork / "tiny/main.py").write_text(moved.replace("return 1", "return 2"))
     done = run("compile")
     assert done.exit_code == 0
     assert "warning[CF413]" in done.output
     assert "its anchor was reviewed: fingerprint" in done.output
-    old = json.loads(lock)["functions"]["tiny.main:run"][:16]
+    old = json.loads(lock)["functions"]["tiny.main:run"]["fingerprint"][:16]
     assert old in done.output
     assert (fork / "patches/tiny-start.lock").read_bytes() == lock
     assert "warning[CF413]" in run("compile", "--check").output
