@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable
 
-from mutation_case import MARK, Case, clean
+from mutation_case import Case, clean
 from mutation_scopes import HARMLESS, Mutation, code, head, text_of
 
 STATEMENTS: dict[str, Mutation] = {}
@@ -388,35 +388,48 @@ def into_return(case: Case) -> str | None:
     return text_of(case)
 
 
+def _in_header(case: Case, text: str, put: Callable[[ast.stmt, ast.expr], None]) -> str | None:
+    """The anchor's statement becomes ``text``, with the call put where ``put`` does."""
+    if isinstance(case.statement, ast.With) or not isinstance(case.call, ast.Call):
+        return None
+    [outer] = code(text)
+    put(outer, case.call)
+    case.block[case.block.index(case.statement)] = outer  # type: ignore[arg-type]
+    return text_of(case)
+
+
 @statement(calls=True)
 def into_if_header(case: Case) -> str | None:
     """Right only before; what is planted after it stays after the whole statement."""
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    [outer] = code("if CALL:\n    on_success()")
-    outer.test = case.call  # type: ignore[attr-defined]
-    case.block[case.block.index(case.statement)] = outer
-    return text_of(case)
+    return _in_header(case, "if CALL:\n    done()", lambda s, call: setattr(s, "test", call))
 
 
 @statement(calls=True)
 def into_while_header(case: Case) -> str | None:
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    [outer] = code("while CALL:\n    on_success()")
-    outer.test = case.call  # type: ignore[attr-defined]
-    case.block[case.block.index(case.statement)] = outer
-    return text_of(case)
+    return _in_header(case, "while CALL:\n    go()", lambda s, call: setattr(s, "test", call))
 
 
 @statement(calls=True)
 def into_elif_header(case: Case) -> str | None:
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    [outer] = code("if first():\n    pass\nelif CALL:\n    pass")
-    outer.orelse[0].test = case.call  # type: ignore[attr-defined]
-    case.block[case.block.index(case.statement)] = outer
-    return text_of(case)
+    text = "if first():\n    pass\nelif CALL:\n    pass"
+    return _in_header(case, text, lambda s, call: setattr(s.orelse[0], "test", call))  # type: ignore[attr-defined]
+
+
+@statement(calls=True)
+def into_decorator(case: Case) -> str | None:
+    text = "@CALL\ndef decorated():\n    pass"
+    return _in_header(case, text, lambda s, call: setattr(s, "decorator_list", [call]))
+
+
+@statement(calls=True)
+def into_default_argument(case: Case) -> str | None:
+    text = "def with_default(x=None):\n    pass"
+    return _in_header(case, text, lambda s, call: setattr(s.args, "defaults", [call]))  # type: ignore[attr-defined]
+
+
+@statement(calls=True)
+def into_assert(case: Case) -> str | None:
+    return _in_header(case, "assert CALL", lambda s, call: setattr(s, "test", call))
 
 
 @statement(calls=True)
@@ -425,34 +438,6 @@ def into_second_with_item(case: Case) -> str | None:
     if not isinstance(case.statement, ast.With):
         return None
     case.statement.items.insert(0, ast.withitem(ast.Name("earlier")))
-    return text_of(case)
-
-
-@statement(calls=True)
-def into_decorator(case: Case) -> str | None:
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    [made] = code("@CALL\ndef decorated():\n    pass")
-    made.decorator_list = [case.call]  # type: ignore[attr-defined, list-item]
-    case.block[case.block.index(case.statement)] = made
-    return text_of(case)
-
-
-@statement(calls=True)
-def into_default_argument(case: Case) -> str | None:
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    [made] = code("def with_default(x=None):\n    pass")
-    made.args.defaults = [case.call]  # type: ignore[attr-defined, list-item]
-    case.block[case.block.index(case.statement)] = made
-    return text_of(case)
-
-
-@statement(calls=True)
-def into_assert(case: Case) -> str | None:
-    if case.statement is None or isinstance(case.statement, ast.With):
-        return None
-    case.block[case.block.index(case.statement)] = ast.Assert(case.call)  # type: ignore[arg-type]
     return text_of(case)
 
 
@@ -512,6 +497,3 @@ def on_one_line_with_others(case: Case) -> str | None:
 @statement()
 def into_one_line_if(case: Case) -> str | None:
     return _joined(case, "if enabled: ")
-
-
-assert MARK
