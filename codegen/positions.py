@@ -123,6 +123,7 @@ def _depth(source: Source, owner: ast.AST) -> int:
 def line_before(source: Source, owner: ast.AST, block: list[ast.stmt], index: int) -> Point:
     """The point before a statement of a block."""
     statement = block[index]
+    _refuse_in_header(owner, block, index)
     if not _begins_line(source, block[0]) and not isinstance(owner, ast.Module):
         raise Refused(_one_line(source, statement))
     if not _begins_line(source, statement):
@@ -145,6 +146,7 @@ def line_before(source: Source, owner: ast.AST, block: list[ast.stmt], index: in
 def line_after(source: Source, owner: ast.AST, block: list[ast.stmt], index: int) -> Point:
     """The point after a statement of a block."""
     statement = block[index]
+    _refuse_in_header(owner, block, index + 1)
     if not _begins_line(source, block[0]):
         raise Refused(_one_line(source, statement))
     if not _ends_line(source, statement):
@@ -163,6 +165,14 @@ def line_after(source: Source, owner: ast.AST, block: list[ast.stmt], index: int
         source.eol(end),
         _depth(source, owner),
     )
+
+
+def _refuse_in_header(owner: ast.AST, block: list[ast.stmt], index: int) -> None:
+    if isinstance(owner, ast.Module) and index < header(block, module=True):
+        raise Refused(
+            f"line {block[index].lineno}: nothing may come before a docstring or an import "
+            "from __future__"
+        )
 
 
 def _one_line(source: Source, statement: ast.stmt) -> str:

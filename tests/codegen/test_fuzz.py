@@ -1,101 +1,88 @@
-"""Random edits of the standard library: right, or refused with a reason."""
+"""Random edits of real files: right, or refused with a reason."""
 
 from __future__ import annotations
 
 import ast
 import random
-import sysconfig
+import shutil
 from pathlib import Path
 
 import pytest
+from codegen_support import git
+from fuzz_support import LAYOUTS, Fuzzed, check_edited, corpus, edited_files, round_trip
 
-from cfac.codegen.apply import FilePatch, patched
-from cfac.codegen.edit import Edited, EditError, Insert, Wrap, edit
+from cfac.codegen.edit import Insert, Wrap, edit
 from cfac.codegen.lock import fingerprint
-from cfac.codegen.patch import Change, render_patch, sha256
-from cfac.codegen.places import DEFS, definitions
-from cfac.codegen.positions import Refused, entry, points
-from cfac.codegen.source import Source, SourceError, from_bytes
-
-STDLIB = Path(sysconfig.get_paths()["stdlib"])
-FILES = [
-    path
-    for folder in (STDLIB, STDLIB / "asyncio", STDLIB / "email", STDLIB / "test")
-    for path in sorted(folder.glob("*.py"))
-    if 500 < path.stat().st_size < 60_000 and not path.name.startswith("bad")
-]
-ENDS = [b"\n", b"\r\n", b"\r"]
+from cfac.codegen.places import DEFS
+from cfac.codegen.positions import points
+from cfac.codegen.source import SourceError, from_bytes
 
 
-def random_edit(source: Source, rng: random.Random) -> tuple[Edited, int, int]:
-    """Some edits of a source; how many lines and callees they add."""
-    scopes = [source.tree, *(node for _, node in definitions(source.tree))]
-    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
-    inserts: list[Insert] = []
-    wraps: list[Wrap] = []
-    for k in range(8):
-        scope = rng.choice(scopes)
-        at = rng.choice(["entry", "exit", "before", "after", "around"])
-        node = rng.choice(calls) if calls else None
-        if node is None and at not in ("entry", "exit"):
-            continue
-        try:
-            found = points(source, scope, node, at)  # type: ignore[arg-type]
-        except Refused as refused:
-            assert refused.reason
-            continue
-        for _, point in found:
-            kind = rng.choice(["publish", "wait", "begin"])
-            code = f'_cfac.{kind}("c.S{k}")'
-            inserts.append(Insert(point, code, f"cfac:c.S{k}:{kind}", kind, k))
-    for node in rng.sample(calls, min(3, len(calls))):
-        if not any(isinstance(above, ast.JoinedStr) for above, _, _ in source.ancestors(node)):
-            wraps.append(Wrap(node.func, "c.W", len(wraps)))
-    try:
-        point = entry(source, source.tree)
-    except Refused:
-        pass
-    else:
-        inserts.append(Insert(point, "from x import _cfac", "cfac:import", "import", -1))
-    return edit(source, inserts, wraps), len(inserts), len(wraps)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_standard_library(seed: int) -> None:
+def fuzz(count: int, seed: int, folder: Path) -> Fuzzed:
+    """``count`` files in batches; each batch is one patch, which git takes as well."""
     rng = random.Random(seed)
-    done = 0
-    for path in rng.sample(FILES, 15):
-        raw = path.read_bytes()
-        end = rng.choice(ENDS[:2])
-        raw = raw.replace(b"\r\n", b"\n").replace(b"\n", end)
-        if rng.random() < 0.3:
-            raw = raw.rstrip(b"\r\n")
-        if rng.random() < 0.2 and not raw.startswith(b"\xef") and b"coding" not in raw[:200]:
-            raw = b"\xef\xbb\xbf" + raw
-        try:
-            source = from_bytes(raw, path.name)
-        except SourceError:
-            continue
-        try:
-            edited, lines, wraps = random_edit(source, rng)
-        except EditError as error:
-            raise AssertionError(f"{path}: {error}") from error
-        ast.parse(edited.data)
-        if not wraps:
-            kept = [x for x in edited.data.split(b"\n") if b"# cfac:" not in x]
-            assert b"\n".join(kept).rstrip(b"\r\n") == raw.rstrip(b"\r\n")
-        assert edited.data.count(b"# cfac:") == lines + raw.count(b"# cfac:")
-        assert edited.data.count(b"_cfac.replaced(") == wraps
-        change = Change("x/a.py", raw, edited.splices)
-        patch = render_patch("n", "0", "x", "1", "1", [change])
-        file = FilePatch("x/a.py", sha256(raw), sha256(edited.data))
-        from cfac.codegen import apply as applying
+    paths = rng.sample(corpus(), min(len(corpus()), count + count // 4))
+    done = Fuzzed()
+    for k in range(0, len(paths), 50):
+        if done.files >= count:
+            break
+        changes = list(edited_files(paths[k : k + 50], rng, done))
+        root = folder / str(k)
+        patch = round_trip(changes, root)
+        if k % 200 == 0:
+            (root / "fuzz.patch").write_bytes(patch)
+            git(root, "apply", "--whitespace=nowarn", "fuzz.patch")
+            for change in changes:
+                assert (root / change.path).read_bytes() == change.after, change.path
+        shutil.rmtree(root)
+    return done
 
-        applying._read_hunks(patch.partition(b"\n---\n")[2], {"x/a.py": file})
-        assert patched(raw, file) == edited.data
-        assert patched(edited.data, file, reverse=True) == raw
-        done += 1
-    assert done >= 10
+
+def test_real_files(tmp_path: Path) -> None:
+    done = fuzz(200, 1, tmp_path)
+    assert done.files >= 200
+    assert len(done.layouts) >= len(LAYOUTS) - 1
+    assert done.lines > 1000 and done.wraps > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_two_thousand_real_files(tmp_path: Path) -> None:
+    done = fuzz(2000, 2, tmp_path)
+    print(done)
+    assert done.files >= 2000
+    assert set(done.layouts) == set(LAYOUTS)
+    assert done.lines > 10_000 and done.wraps > 1000
+
+
+EDITED = b'# cfac\nf(1)\n_cfac.publish("c.S1")  # cfac:c.S1:publish\ng()'
+STOCK = b"# cfac\nf(1)\ng()"
+
+
+def test_the_check_takes_what_is_right() -> None:
+    check_edited(STOCK, EDITED, 1, 0)
+    check_edited(b"f(1)", b"f(1)\n_cfac.wait('c.S1')  # cfac:c.S1:wait", 1, 0)
+    check_edited(b"f(1)\n", b"f(1)\n_cfac.wait('c.S1')  # cfac:c.S1:wait\n", 1, 0)
+    check_edited(STOCK, EDITED.replace(b"g()", b'_cfac.replaced("c.W", g)()'), 1, 1)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        (b"f(1)", b"f(2)"),
+        (b"# cfac\n", b"#  cfac\n"),
+        (b"f(1)\n", b"f(1)\r\n"),
+        (b"g()", b"g()\n"),
+        (b"g()", b""),
+        (b"f(1)\n", b"f(1)\n\n"),
+        (b"c.S1:publish\n", b"c.S1:publish\n_cfac.publish('c.S2')  # cfac:c.S2:publish\n"),
+        (b"g()", b'_cfac.replaced("c.W", g)()'),
+    ],
+)
+def test_the_check_finds_what_is_wrong(old: bytes, new: bytes) -> None:
+    assert old in EDITED
+    with pytest.raises((AssertionError, SyntaxError)):
+        check_edited(STOCK, EDITED.replace(old, new, 1), 1, 0)
 
 
 def test_fingerprint_ignores_layout() -> None:
