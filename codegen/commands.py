@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cfac.compiler.api import check as check_spec
-from cfac.compiler.api import load
+from cfac.compiler.api import load_together
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Span
 from cfac.compiler.model import Spec
 from cfac.compiler.render import FORMATS, Format, emit, summary
@@ -82,7 +82,7 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
 
 
 @click.command("compile")
-@click.argument("spec_path", required=False, type=_SPEC, metavar="[SPEC]")
+@click.argument("spec_paths", nargs=-1, type=_SPEC, metavar="[SPEC]...")
 @_ENGINE
 @click.option(
     "-o",
@@ -106,7 +106,7 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
 @_FORMAT
 def compile_(
-    spec_path: str | None,
+    spec_paths: tuple[str, ...],
     engine: str | None,
     output: str,
     check_only: bool,
@@ -114,7 +114,7 @@ def compile_(
     accept: bool,
     fmt: Format,
 ) -> None:
-    """Generate the patch, plan, lock and report of SPEC.
+    """Generate the patch, plan, lock and report of SPEC; of several, one of each.
 
     Inside a fork no argument is needed: SPEC is the one startup graph in the current
     folder that no other one there includes, and the engine is the enclosing checkout,
@@ -124,7 +124,7 @@ def compile_(
     from cfac.codegen.drift_commands import explain, tell
     from cfac.codegen.engine import find_engine
 
-    spec, diagnostics, _ = _load(spec_path or _find_spec())
+    spec, diagnostics, _ = _load(*(spec_paths or (_find_spec(),)))
     result = drift = None
     folder = Path(output)
     if update and (check_only or accept):
@@ -250,9 +250,9 @@ def _apply(path: str, engine: str | None, *, reverse: bool) -> None:
         raise SystemExit(1)
 
 
-def _load(path: str) -> tuple[Spec | None, Diagnostics, list[str]]:
-    """A spec with all that load and check say about it, and the witness order."""
-    spec, loaded = load(path)
+def _load(*paths: str) -> tuple[Spec | None, Diagnostics, list[str]]:
+    """Specs as one with all that load and check say about it, and the witness order."""
+    spec, loaded = load_together(paths)
     diagnostics = Diagnostics(list(loaded))
     order: list[str] = []
     if spec is not None:

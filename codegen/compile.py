@@ -16,6 +16,7 @@ from cfac.codegen.calls import CallWriter, marker
 from cfac.codegen.defer import deferrals, deferred_imports, report_refused
 from cfac.codegen.engine import Engine
 from cfac.codegen.lock import Touched, renew
+from cfac.codegen.order import arrange
 from cfac.codegen.package import package_files
 from cfac.codegen.patch import Change, render_patch
 from cfac.codegen.places import module_name
@@ -397,7 +398,8 @@ def _edit(work: _Work) -> list[Change]:
         file = work.files[path]
         raw = file.source.raw
         try:
-            edited = edits.edit(file.source, file.inserts, file.wraps, file.guards)
+            inserts = arrange(work.spec, file.inserts)
+            edited = edits.edit(file.source, inserts, file.wraps, file.guards)
         except edits.EditError as error:
             work.diagnostics.error("CF412", str(error), work.spec.span)
             continue

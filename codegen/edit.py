@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cfac.codegen.positions import Point
 from cfac.codegen.source import Source, check_compiles, parse
 
-RANKS = {"import": -2, "use": -1, "publish": 0, "wait": 1, "begin": 2, "stop": 3}
+RANKS = {"import": -2, "use": -1, "wait": 0, "begin": 1, "publish": 2, "stop": 3}
 
 
 class EditError(Exception):
@@ -22,7 +22,10 @@ class EditError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A line to insert.  ``code`` is a statement, ``marker`` the comment after it."""
+    """A line to insert.  ``code`` is a statement, ``marker`` the comment after it.
+
+    ``order`` is that of the transitions at one point (see :mod:`cfac.codegen.order`).
+    """
 
     point: Point
     code: str
@@ -104,7 +107,7 @@ def splice(data: bytes, splices: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def _sorted(inserts: Sequence[Insert]) -> list[Insert]:
-    return sorted(inserts, key=lambda i: (i.point.line, -i.point.depth, RANKS[i.kind], i.order))
+    return sorted(inserts, key=lambda i: (i.point.line, -i.point.depth, i.order, RANKS[i.kind]))
 
 
 def _lines(source: Source, inserts: Sequence[Insert]) -> list[tuple[int, int, str]]:

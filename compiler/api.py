@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,13 @@ def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
     from cfac.compiler.load import load as load_spec
 
     return load_spec(path)
+
+
+def load_together(paths: Sequence[str | Path]) -> tuple[Spec | None, Diagnostics]:
+    """Load several specs as one; a contradiction is an error at both places."""
+    from cfac.compiler.load import load_together as load_specs
+
+    return load_specs(paths)
 
 
 def check(spec: Spec) -> CheckResult:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cfac.compiler.build import build_spec
+from cfac.compiler.compose import Document, compose
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
 from cfac.compiler.model import Spec
 from cfac.compiler.names import resolve
@@ -87,15 +89,28 @@ def load(path: str | Path, *, recordings: bool = True) -> tuple[Spec | None, Dia
     still look for further errors.  Without ``recordings`` what is ``recorded`` is left
     open: to make a recording, none has to be there.
     """
+    return load_together([path], recordings=recordings)
+
+
+def load_together(
+    paths: Sequence[str | Path], *, recordings: bool = True
+) -> tuple[Spec | None, Diagnostics]:
+    """Load one or several specs as one: see :mod:`cfac.compiler.compose`."""
     diagnostics = Diagnostics()
-    loader = _Loader(diagnostics)
-    file = str(path)
-    root = loader.tree(file, None)
-    if root is None:
+    documents: list[Document] = []
+    sources: dict[str, str] = {}
+    for path in dict.fromkeys(str(path) for path in paths):
+        loader = _Loader(diagnostics)
+        root = loader.tree(path, None)
+        sources.update(loader.sources)
+        if root is not None:
+            documents.append(Document(root, frozenset(loader.sources)))
+    if len(documents) < len(set(map(str, paths))):
         return None, diagnostics
-    spec = build_spec(root, file, diagnostics)
+    root = compose(documents, diagnostics)
+    spec = build_spec(root, str(paths[0]), diagnostics)
     if spec is None:
         return None, diagnostics
     if recordings:
-        spec = fill_in(spec, loader.sources, diagnostics)
-    return resolve(replace(spec, sources=dict(loader.sources)), root, diagnostics), diagnostics
+        spec = fill_in(spec, sources, diagnostics)
+    return resolve(replace(spec, sources=sources), root, diagnostics), diagnostics

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cfac.codegen.compile import CompileResult, compile_engine
 from cfac.codegen.engine import find_engine
-from cfac.compiler.api import check, load
+from cfac.compiler.api import check, load_together
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.render import render
 
@@ -32,9 +32,13 @@ def inside(folder: Path) -> Iterator[None]:
 def compile_case(
     folder: Path, engine: str = "engine", **options: object
 ) -> tuple[CompileResult | None, str]:
-    """Compile ``folder/spec.yaml`` and give the diagnostics as text."""
+    """Compile ``folder/spec.yaml`` and give the diagnostics as text.
+
+    Files ``with-*.yaml`` beside it are specs compiled together with it.
+    """
     with inside(folder):
-        spec, loaded = load("spec.yaml")
+        together = ["spec.yaml", *sorted(path.name for path in Path().glob("with-*.yaml"))]
+        spec, loaded = load_together(together)
         assert spec is not None, render(loaded)
         diagnostics = Diagnostics(list(loaded))
         diagnostics.extend(check(spec).diagnostics)

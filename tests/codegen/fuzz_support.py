@@ -238,12 +238,14 @@ def edited_files(paths: Sequence[Path], rng: random.Random, done: Fuzzed) -> Ite
     """Each file in a random layout with random edits, checked."""
     for number, path in enumerate(paths):
         layout = rng.choice(list(LAYOUTS))
+        warnings.simplefilter("ignore", SyntaxWarning)
         raw = laid_out(path.read_bytes(), layout)
         if raw is None:
             raw, layout = path.read_bytes(), "as it is"
         try:
+            compile(raw, path.name, "exec", dont_inherit=True)
             source = from_bytes(raw, path.name)
-        except SourceError:
+        except (SourceError, SyntaxError, ValueError):
             done.unread += 1
             continue
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cfac.compiler.api import check, load
+from cfac.compiler.api import check, load_together
 from cfac.compiler.explanations import FOLDER, codes, example_files, load_explanation
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,8 @@ def emitted() -> set[str]:
 def found_in(block: str, folder: Path) -> dict[str, str]:
     for name, text in example_files(block).items():
         (folder / name).write_text(text, "utf-8")
-    spec, diagnostics = load(folder / "spec.yaml")
+    together = [folder / "spec.yaml", *sorted(folder.glob("with-*.yaml"))]
+    spec, diagnostics = load_together(together)
     found = list(diagnostics)
     if spec is not None:
         found += check(spec).diagnostics
