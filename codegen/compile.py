@@ -25,7 +25,7 @@ from cfac.codegen.positions import entry as entry_point
 from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
-from cfac.codegen.survey import Survey, survey
+from cfac.codegen.survey import Survey, scope_function, survey
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer, SiteKind, Spec, Test
 from cfac.compiler.plan import compile_plan, render_plan
@@ -120,7 +120,7 @@ def compile_engine(
         )
         return result
     bounds = applicable(spec, engine.version, diagnostics)
-    result.survey = work.survey = survey(work.tree, engine.version, bounds)
+    result.survey = work.survey = survey(work.tree, engine.version, bounds, spec.defers)
 
     def holds(test: Test) -> bool:
         return version_test(test, engine.version, diagnostics)
@@ -283,7 +283,8 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
             text = f"_cfac.{hook}({', '.join(part for part in parts if part)})"
         if found.runs is not None:
             place = f"{found.place}:{found.runs.name}"
-            work.touched.append(Touched(place, fingerprint(found.runs), entry.span))
+            known = scope_function(found.runs, found.source.path)
+            work.touched.append(Touched(place, known, entry.span))
         work.rows.append(
             Row(
                 found.label,

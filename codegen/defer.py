@@ -11,6 +11,7 @@ that module is imported.  Whether it has such a decorator is not looked at.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -114,11 +115,13 @@ def _sources(entry: Defer, place: str, tree: Tree, diagnostics: Diagnostics) -> 
         else:
             yield source
         return
-    word = entry.name.rpartition(".")[2].encode()
+    gap = rb"(?:\s|\\|#[^\n]*\n)*"  # what may stand around a dot: in parentheses, a comment too
+    parts = [re.escape(part.encode()) for part in entry.name.split(".")]
+    written = re.compile((gap + rb"\." + gap).join(parts))
     for file in sorted((tree.root / path).parent.rglob("*.py")):
         name = file.relative_to(tree.root).as_posix()
         data = tree.unpatched.get(name) or file.read_bytes()
-        if word in data and (source := tree.read(name)) is not None:
+        if written.search(data) and (source := tree.read(name)) is not None:
             yield source
 
 

@@ -153,10 +153,10 @@ def _drift(
         if was is not None or known is None or old.anchors:
             return Drift("added", was, now)
         was = now  # a lock of the first form: where it was is not known
-    one, other = old.functions.get(was.place), new.functions[now.place]
-    if one is None:
+    one, other = old.functions.get(was.place), new.functions.get(now.place)
+    if (one is None) != (other is None):
         return Drift("added", was, now)
-    if one.fingerprint == other.fingerprint:
+    if one is None or other is None or one.fingerprint == other.fingerprint:
         here = (was.place, was.path, was.line)
         status: Status = "same" if here == (now.place, now.path, now.line) else "moved"
         return Drift(status, was, now, 1.0)

@@ -49,7 +49,8 @@ def tell(found: Comparison, *, moves: bool) -> None:
 def _survey(spec: Spec, engine: Engine, applied: bytes | None = None) -> tuple[Survey, Tree]:
     before = None if applied is None else originals(applied, engine.root)
     tree = Tree(engine.root, engine.package, before or {})
-    return survey(tree, engine.version, applicable(spec, engine.version, Diagnostics())), tree
+    bounds = applicable(spec, engine.version, Diagnostics())
+    return survey(tree, engine.version, bounds, spec.defers), tree
 
 
 @click.command()

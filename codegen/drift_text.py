@@ -10,6 +10,7 @@ from cfac.codegen.survey import Anchor
 
 _LINES = 24  # of one function's differences
 _WIDTH = 150
+_NAME = 40  # longer names push what follows aside
 
 
 def render_drift(found: Comparison, *, all_anchors: bool = True) -> str:
@@ -18,7 +19,7 @@ def render_drift(found: Comparison, *, all_anchors: bool = True) -> str:
     counts = ", ".join(f"{found.count(s)} {s}" for s in STATUSES if found.count(s)) or "none"
     out = [f"{found.package} {versions}: {len(found.anchors)} anchors: {counts}"]
     order = sorted(found.anchors, key=lambda drift: STATUSES.index(drift.status))
-    width = max((len(_name(d.anchor)) for d in order), default=0)
+    width = min(max((len(_name(d.anchor)) for d in order), default=0), _NAME)
     for drift in order:
         if drift.status != "same" or all_anchors:
             out.append(f"{drift.status:8} {_name(drift.anchor):{width}}  {_where(drift)}")

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cfac.codegen.anchors import Match, Tree, resolve
+from cfac.codegen.defer import deferrals
 from cfac.codegen.lock import Function, fingerprint, has_docstring
 from cfac.codegen.places import FUNCTIONS, Def
 from cfac.codegen.positions import Refused, points
 from cfac.codegen.sites import Bound
 from cfac.compiler.diagnostics import Diagnostics
+from cfac.compiler.model import Defer
 
 _TEXT = 200  # characters of an anchor's statement that are kept
 
@@ -58,16 +60,32 @@ class Survey:
     functions: dict[str, Function] = field(default_factory=dict)
 
 
-def survey(tree: Tree, version: str, bounds: Sequence[Bound]) -> Survey:
-    """Resolve every site; what cannot be is kept with its problem.  The tree is only read."""
+def survey(
+    tree: Tree, version: str, bounds: Sequence[Bound], defers: Sequence[Defer] = ()
+) -> Survey:
+    """Resolve every site; what cannot be is kept with its problem.  The tree is only read.
+
+    What is deferred counts as a site: its kind names the place.
+    """
     found = Survey(tree.package, version)
     numbers: Counter[tuple[str, str]] = Counter()
+    key: tuple[str, str]
     for bound in bounds:
         if bound.site.at == "process_exit":
             continue
         key = (bound.transition, bound.site.kind)
         found.anchors.append(_anchor(tree, bound, numbers[key], found))
         numbers[key] += 1
+    for entry in defers:
+        for place in deferrals(entry, tree, Diagnostics()):
+            key = (place.label, f"{entry.kind} in {place.place}")
+            at, line, count = place.place, place.line, int(place.callee is not None)
+            if place.runs is not None:
+                at = f"{at}:{place.runs.name}"
+                found.functions[at] = scope_function(place.runs, place.source.path)
+            head = (*key, numbers[key], "defer", at)
+            found.anchors.append(Anchor(*head, place.source.path, line, count))
+            numbers[key] += 1
     return found
 
 
@@ -80,7 +98,7 @@ def _anchor(tree: Tree, bound: Bound, number: int, found: Survey) -> Anchor:
         message = next((item.message for item in diagnostics.sorted()), "no place")
         wanted = f"{' or '.join(site.names)}" if site.names else ""
         return Anchor(*head, site.places[0], text=wanted, problem=message)
-    found.functions[match.place] = function(match)
+    found.functions[match.place] = scope_function(match.scope, match.source.path)
     nodes = match.nodes or (None,)
     text, line = _text(match.nodes[0]) if match.nodes else "", _line(match)
     try:
@@ -102,10 +120,9 @@ def _text(node: ast.AST) -> str:
     return text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
 
 
-def function(match: Match) -> Function:
-    """The function that a match is in, as the lock keeps it."""
-    line = getattr(match.scope, "lineno", 1)
-    return Function(fingerprint(match.scope), outline(match.scope), match.source.path, line)
+def scope_function(scope: ast.AST, path: str) -> Function:
+    """A function (or module) of the file ``path``, as the lock keeps it."""
+    return Function(fingerprint(scope), outline(scope), path, getattr(scope, "lineno", 1))
 
 
 def outline(scope: ast.AST) -> tuple[str, ...]:

@@ -97,6 +97,9 @@ def facts(spec: Spec) -> Iterator[Fact]:
         before = text
     for group in spec.merges:
         yield Fact("merge", group.name, ", ".join(sorted(map(str, group.of))), group.span)
+    for deferred in spec.defers:
+        name = f"{deferred.kind} {deferred.name}"
+        yield Fact("defer", name, plain(deferred, {"kind", "name"}), deferred.span)
     for layout in spec.layouts.values():
         name = f"{layout.component}.{layout.relation}"
         yield Fact("layout", name, str([list(part) for part in layout.lists]), layout.span)

@@ -99,7 +99,7 @@ def _alone(spec: Spec, binding: Binding, site: Site) -> Spec:
         for name, param in spec.params.items()
     }
     kept = () if site.kind in PROCESS_KINDS else (Binding(binding.ref, (site,)),)
-    return dataclasses.replace(spec, components=components, params=params, bindings=kept)
+    return dataclasses.replace(spec, components=components, params=params, bindings=kept, defers=())
 
 
 class Workshop:
