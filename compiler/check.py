@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cfac.compiler.calm import calm
 from cfac.compiler.chain import Placing, place, verify
 from cfac.compiler.cycles import describe, find_cycle
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note
@@ -31,6 +32,11 @@ class CheckResult:
 
 def check(spec: Spec) -> CheckResult:
     """Theorem 1, Theorem 2, merges, layouts, redundant waits and hazards of a loaded spec."""
+    with calm():
+        return _check(spec)
+
+
+def _check(spec: Spec) -> CheckResult:
     out = Diagnostics()
     graph = build(spec)
     loops = self_waits(graph)
@@ -62,7 +68,9 @@ def check(spec: Spec) -> CheckResult:
     check_merges(graph, group_nodes(spec, graph, out), proof.cyclic, out, placing.contradicts)
     if proof.holds:
         check_idle(spec, graph, out)
-        check_redundant(spec, build(spec, exact=False).without(refs), out)
+        replicas = any(component.replicas is not None for component in spec.components.values())
+        plain = build(spec, exact=False).without(refs) if replicas else graph
+        check_redundant(spec, plain, out)
     check_hazards(spec, graph, placing.classes, refs, out)
     order = witness(graph, proof) if proof.holds and not loops else None
     return CheckResult(out.sorted(), order)

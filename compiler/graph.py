@@ -101,12 +101,14 @@ class Graph:
         """Adjacency lists, weights ignored."""
         result: list[list[int]] = [[] for _ in self.nodes]
         for edge in self.edges:
-            result[edge.source].append(edge.target)
+            result[edge[0]].append(edge[1])
         return result
 
     def without(self, drop: Iterable[Ref]) -> Graph:
         """This graph without the edges that the given ``after`` references make."""
         gone = {id(ref) for ref in drop}
+        if not gone:
+            return self
         edges = [edge for edge in self.edges if id(edge.ref) not in gone]
         return Graph(self.nodes, edges, self.ids)
 
@@ -232,6 +234,14 @@ def _add_after(
     targets = graph.ids[component.name, state.name]
     kind, reason = _kind(spec, component, state, dependency)
     kind = kind if wanted == "after" else wanted
+    if ref.index.kind in ("none", "all") and len(sources) == 1 == len(targets):
+        one, other = graph.nodes[sources[0]], graph.nodes[targets[0]]
+        if one.count is None and other.count is None:  # neither has replicas: one plain edge
+            graph.edges.append(
+                Edge(sources[0], targets[0], kind, 0, False, None, 0, dependency.schedule, ref,
+                     ref.span, reason)
+            )  # fmt: skip
+            return
 
     def edge(
         source: int,

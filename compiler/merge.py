@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cfac.compiler.calm import calm
 from cfac.compiler.cycles import Cycle, chain_text, edge_note, find_cycle, words
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note, Span
 from cfac.compiler.graph import Edge, Graph, Node, build
@@ -274,6 +275,13 @@ def merged(spec: Spec) -> dict[str, Merged]:
     Waits of the members are united; those inside the group are left out, and members
     are in a topological order.
     """
+    if not spec.merges:
+        return {}
+    with calm():
+        return _merged(spec)
+
+
+def _merged(spec: Spec) -> dict[str, Merged]:
     graph = build(spec, exact=False)
     rank = {n: i for i, c in enumerate(reversed(strongly_connected(graph.successors()))) for n in c}
     result: dict[str, Merged] = {}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from cfac.compiler.calm import calm
 from cfac.compiler.merge import merged
 from cfac.compiler.model import (
     Binding,
@@ -29,6 +30,7 @@ from cfac.compiler.model import (
 from cfac.compiler.schedule_checks import birth_prefix
 
 PLAN_VERSION = 1
+_string = json.encoder.encode_basestring_ascii
 _PLAN_WIDTH = 96
 
 
@@ -47,18 +49,37 @@ def render_plan(plan: dict[str, Any]) -> str:
 
     What fits in a line stands on one, so that a plan can be reviewed in a patch.
     """
-    return _render(plan, 0) + "\n"
+    with calm():
+        return _render(plan, 0)[0] + "\n"
 
 
-def _render(value: Any, depth: int) -> str:
-    compact = json.dumps(value, sort_keys=True, ensure_ascii=True)
-    if len(compact) + depth <= _PLAN_WIDTH or not isinstance(value, (dict, list)):
-        return compact
-    pad, close = " " * (depth + 1), " " * depth
+def _render(value: Any, depth: int) -> tuple[str, bool]:
+    """The text, and whether it is one line.  Each value is written once, inside out."""
     if isinstance(value, dict):
-        items = [f"{json.dumps(k)}: {_render(v, depth + 1)}" for k, v in sorted(value.items())]
-        return "{\n" + ",\n".join(pad + item for item in items) + f"\n{close}}}"
-    return "[\n" + ",\n".join(pad + _render(item, depth + 1) for item in value) + f"\n{close}]"
+        items = [(_string(key), *_render(value[key], depth + 1)) for key in sorted(value)]
+        parts = [f"{key}: {text}" for key, text, _ in items]
+        ends, flat = "{}", all(short for _, _, short in items)
+    elif isinstance(value, list):
+        found = [_render(item, depth + 1) for item in value]
+        parts = [text for text, _ in found]
+        ends, flat = "[]", all(short for _, short in found)
+    else:
+        return _scalar(value), True
+    if flat:
+        compact = f"{ends[0]}{', '.join(parts)}{ends[1]}"
+        if len(compact) + depth <= _PLAN_WIDTH or not parts:
+            return compact, True
+    pad = " " * (depth + 1)
+    body = ",\n".join([pad + part for part in parts])
+    return f"{ends[0]}\n{body}\n{pad[1:]}{ends[1]}", False
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return _string(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) if isinstance(value, int) else json.dumps(value)
 
 
 def _ref(ref: Ref) -> dict[str, Any]:
@@ -194,6 +215,11 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
 
     ``version`` decides the tests of the engine's version, which is known by now.
     """
+    with calm():
+        return _plan(spec, version)
+
+
+def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
     bindings = {(b.ref.component, b.ref.state): b for b in spec.bindings}
     engine = spec.engine
     return {

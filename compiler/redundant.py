@@ -12,7 +12,7 @@ from collections import deque
 from cfac.compiler.diagnostics import Diagnostics, Note
 from cfac.compiler.graph import Edge, Graph
 from cfac.compiler.model import BIRTHS, Condition, Spec
-from cfac.compiler.scc import strongly_connected
+from cfac.compiler.scc import strongly_connected, topological_order
 
 #: ("all",) all replicas, ("at", k) one, ("i", offset) relative to the waiting one, ("one",).
 Where = tuple[str, int]
@@ -66,9 +66,15 @@ class _Search:
             self.incoming[edge.target].append(number)
         # A topological numbering, later transitions first: it bounds each search.
         self.place = [0] * len(graph.nodes)
-        for place, members in enumerate(strongly_connected(graph.successors())):
-            for node in members:
+        successors = graph.successors()
+        order = topological_order(successors)
+        if order is not None:
+            for place, node in enumerate(reversed(order)):
                 self.place[node] = place
+        else:
+            for place, members in enumerate(strongly_connected(successors)):
+                for node in members:
+                    self.place[node] = place
         self.when = {c.name: _key(c.when) for c in spec.components.values() if c.when is not None}
         for component in spec.components.values():
             replicas = component.replicas

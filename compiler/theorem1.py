@@ -51,6 +51,11 @@ class Proof:
 def prove(graph: Graph) -> Proof:
     """Prove that ``graph`` is acyclic for every count, or find the components that are not."""
     successors = graph.successors()
+    names: dict[str, int] = {}
+    together = [names.setdefault(node.name, len(names)) for node in graph.nodes]
+    order = topological_order(successors, together)
+    if order is not None:  # acyclic even if all replicas were one: nothing more to prove
+        return Proof([Step(((node, 0),)) for node in order])
     components = strongly_connected(successors)
     number = [0] * len(graph.nodes)
     for place, members in enumerate(components):
@@ -77,7 +82,7 @@ def prove(graph: Graph) -> Proof:
     # Renumber the components by their first node, so that the order follows the spec.
     rank = sorted(range(len(components)), key=lambda place: min(components[place]))
     position = {place: i for i, place in enumerate(rank)}
-    names: dict[str, int] = {}
+    names.clear()
     together = [
         names.setdefault(graph.nodes[min(components[place])].name, len(names)) for place in rank
     ]
