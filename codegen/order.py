@@ -39,7 +39,7 @@ def _sorted(inserts: Sequence[Insert], before: Mapping[str, frozenset[str]]) -> 
     keys: dict[str, tuple[int, int, str]] = {}
     for insert in inserts:
         name = transition(insert)
-        group = {"import": -1, "publish": 0, "stop": 2}.get(insert.kind, 1)
+        group = {"import": -1, "use": -1, "publish": 0, "stop": 2}.get(insert.kind, 1)
         known = keys.get(name, (group, insert.order, name))
         keys[name] = (max(group, known[0]), min(insert.order, known[1]), name)
     left: dict[str, frozenset[str]] = {

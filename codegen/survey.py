@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from cfac.codegen.anchors import Match, Tree, resolve
-from cfac.codegen.defer import deferrals
+from cfac.codegen.defer import deferrals, deferred_imports
 from cfac.codegen.lock import Function, fingerprint, has_docstring
-from cfac.codegen.places import FUNCTIONS, Def
+from cfac.codegen.places import FUNCTIONS, Def, module_name
 from cfac.codegen.positions import Refused, points
 from cfac.codegen.sites import Bound
 from cfac.compiler.diagnostics import Diagnostics
@@ -77,16 +77,29 @@ def survey(
         found.anchors.append(_anchor(tree, bound, numbers[key], found))
         numbers[key] += 1
     for entry in defers:
-        for place in deferrals(entry, tree, Diagnostics()):
-            key = (place.label, f"{entry.kind} in {place.place}")
-            at, line, count = place.place, place.line, int(place.callee is not None)
-            if place.runs is not None:
-                at = f"{at}:{place.runs.name}"
-                found.functions[at] = scope_function(place.runs, place.source.path)
-            head = (*key, numbers[key], "defer", at)
-            found.anchors.append(Anchor(*head, place.source.path, line, count))
+        for place in _deferred(entry, tree, found):
+            key = (place.transition, place.kind)
+            found.anchors.append(replace(place, number=numbers[key]))
             numbers[key] += 1
     return found
+
+
+def _deferred(entry: Defer, tree: Tree, found: Survey) -> Iterator[Anchor]:
+    """The places of what is deferred; a function that runs later is noted in ``found``."""
+    label = f"defer:{entry.name}"
+    if entry.kind == "import":
+        for source, one in deferred_imports(entry, tree, Diagnostics()):
+            module, count = module_name(source.path), 1 + len(one.users)
+            line, kind = one.statement.lineno, f"import in {module}"
+            yield Anchor(label, kind, 0, "defer", module, source.path, line, count, one.text)
+        return
+    for place in deferrals(entry, tree, Diagnostics()):
+        at, count = place.place, int(place.callee is not None)
+        kind, path = f"{entry.kind} in {at}", place.source.path
+        if place.runs is not None:
+            at = f"{at}:{place.runs.name}"
+            found.functions[at] = scope_function(place.runs, path)
+        yield Anchor(label, kind, 0, "defer", at, path, place.line, count)
 
 
 def _anchor(tree: Tree, bound: Bound, number: int, found: Survey) -> Anchor:
