@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cfac.compiler.build import build_spec
+from cfac.compiler.calm import calm
 from cfac.compiler.compose import Document, compose
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
 from cfac.compiler.model import Spec
@@ -96,6 +97,11 @@ def load_together(
     paths: Sequence[str | Path], *, recordings: bool = True
 ) -> tuple[Spec | None, Diagnostics]:
     """Load one or several specs as one: see :mod:`cfac.compiler.compose`."""
+    with calm():
+        return _load(paths, recordings)
+
+
+def _load(paths: Sequence[str | Path], recordings: bool) -> tuple[Spec | None, Diagnostics]:
     diagnostics = Diagnostics()
     documents: list[Document] = []
     sources: dict[str, str] = {}

@@ -28,7 +28,7 @@ def test_table_and_json(tmp_path: Path) -> None:
     best = json.loads((tmp_path / "out.json").read_text())["best"]
     assert [one["transitions"] for one in best] == [200, 400]
     for one in best:
-        assert set(one["cpu_seconds"]) == {"check", "merge", "plan"}
+        assert set(one["cpu_seconds"]) == {"load", "check", "merge", "plan"}
         assert 2 * one["transitions"] < one["waits"] < 4 * one["transitions"]
         assert one["groups"] > 0 and one["peak_bytes"] > one["spec_bytes"] > 0
 
