@@ -14,6 +14,7 @@ import click
 from cfac.compiler.api import check as check_spec
 from cfac.compiler.api import load
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Span
+from cfac.compiler.layouts.options import layout_options
 from cfac.compiler.model import Spec
 from cfac.compiler.render import FORMATS, Format, emit, summary
 
@@ -37,18 +38,29 @@ _ENGINE = click.option(
 @click.command()
 @click.argument("specs", nargs=-1, type=_SPEC, metavar="[SPEC]...")
 @_ENGINE
+@layout_options
 @_FORMAT
-def check(specs: tuple[str, ...], engine: str | None, fmt: Format) -> None:
-    """Report everything that is wrong with SPEC; with --engine, its anchors too."""
+def check(
+    specs: tuple[str, ...],
+    engine: str | None,
+    model: str | None,
+    chunk_size: str | None,
+    fmt: Format,
+) -> None:
+    """Report everything that is wrong with SPEC; with --engine, its anchors too.
+
+    With --model, the layout of a model's files is read and checked as well.
+    """
     found: list[Diagnostic] = []
     sources: dict[str, str] = {}
     lines: list[str] = []
     for path in specs or (_find_spec(),):
-        spec, diagnostics, order = _load(path)
+        spec, diagnostics, order = _load(path, model, chunk_size)
         if spec is not None:
             sources.update(spec.sources)
             if not diagnostics.errors:
                 lines.append(f"{path}: {' > '.join(order)}")
+                lines += _layouts(spec)
                 if engine is not None:
                     lines += _check_engine(path, spec, engine, diagnostics)
         found += diagnostics.sorted()
@@ -63,6 +75,14 @@ def check(specs: tuple[str, ...], engine: str | None, fmt: Format) -> None:
             click.echo(summary(found), err=True)
     if failed:
         raise SystemExit(1)
+
+
+def _layouts(spec: Spec) -> Iterator[str]:
+    """A line for each model that was read."""
+    if any(refined.chunks is not None for refined in spec.refined):
+        from cfac.compiler.layouts.report import summary as summarize
+
+        yield from summarize(spec)
 
 
 def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) -> Iterator[str]:
@@ -99,6 +119,7 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
     help="Write nothing; exit with 3 if the committed files differ from what SPEC gives.",
 )
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
+@layout_options
 @_FORMAT
 def compile_(
     spec_path: str | None,
@@ -106,9 +127,15 @@ def compile_(
     output: str,
     check_only: bool,
     accept: bool,
+    model: str | None,
+    chunk_size: str | None,
     fmt: Format,
 ) -> None:
     """Generate the patch, plan, lock and report of SPEC.
+
+    A SPEC with 'refine' and without an engine has no patch: its plan is what a loader
+    reads. With --model, what the refinement does to that model is reported in a file of
+    its own, NAME.layout.md.
 
     Inside a fork no argument is needed: SPEC is the one startup graph in the current
     folder that no other one there includes, and the engine is the enclosing checkout,
@@ -117,10 +144,11 @@ def compile_(
     from cfac.codegen.compile import compile_engine
     from cfac.codegen.engine import find_engine
 
-    spec, diagnostics, _ = _load(spec_path or _find_spec())
+    spec, diagnostics, _ = _load(spec_path or _find_spec(), model, chunk_size)
     result = None
     folder = Path(output)
-    if spec is not None and not diagnostics.errors:
+    unbound = spec is not None and spec.engine is None and bool(spec.refined)
+    if spec is not None and not diagnostics.errors and not unbound:
         tree = find_engine(spec, engine, diagnostics)
         if tree is not None:
             lock = _read(folder / f"{spec.name}.lock")
@@ -140,19 +168,37 @@ def compile_(
         emit(found, spec.sources if spec else {}, fmt)
     if fmt == "text" and found:
         click.echo(summary(found), err=True)
-    if spec is None or result is None or diagnostics.errors:
+    if spec is None or diagnostics.errors or (result is None and not unbound):
         raise SystemExit(1)
-    outputs = {folder / name: data for name, data in result.outputs(spec.name).items()}
+    named = _plan_only(spec) if result is None else result.outputs(spec.name)
+    outputs = {folder / name: data for name, data in named.items()}
     if check_only:
         _compare(outputs)
         return
+    if model is not None:
+        from cfac.compiler.layouts.report import render as layout_report
+
+        outputs[folder / f"{spec.name}.layout.md"] = layout_report(spec).encode()
     for path, data in outputs.items():
         _write(path, data)
-    if fmt == "text":
+    if fmt != "text":
+        return
+    for line in _layouts(spec):
+        click.echo(line)
+    if result is None:
+        click.echo(f"{folder / spec.name}.plan.json: no engine to patch")
+    else:
         click.echo(
             f"{folder / spec.name}.patch: {result.bound} of {result.declared} transitions bound, "
             f"{len(result.files)} files"
         )
+
+
+def _plan_only(spec: Spec) -> dict[str, bytes]:
+    """The files of a spec that names no engine: its plan."""
+    from cfac.compiler.plan import compile_plan, render_plan
+
+    return {f"{spec.name}.plan.json": render_plan(compile_plan(spec)).encode()}
 
 
 def _compare(outputs: dict[Path, bytes]) -> None:
@@ -232,9 +278,11 @@ def _apply(path: str, engine: str | None, *, reverse: bool) -> None:
         raise SystemExit(1)
 
 
-def _load(path: str) -> tuple[Spec | None, Diagnostics, list[str]]:
+def _load(
+    path: str, model: str | None = None, chunk_size: str | None = None
+) -> tuple[Spec | None, Diagnostics, list[str]]:
     """A spec with all that load and check say about it, and the witness order."""
-    spec, loaded = load(path)
+    spec, loaded = load(path, model=model, chunk_size=chunk_size)
     diagnostics = Diagnostics(list(loaded))
     order: list[str] = []
     if spec is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cfac.compiler.build import build_spec
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
+from cfac.compiler.layouts.derive import derive
 from cfac.compiler.model import Spec
 from cfac.compiler.names import resolve
 from cfac.compiler.overlay import overlay
@@ -79,13 +80,20 @@ def included(path: str | Path) -> set[Path]:
     return loader.done - {Path(path).resolve()}
 
 
-def load(path: str | Path, *, recordings: bool = True) -> tuple[Spec | None, Diagnostics]:
+def load(
+    path: str | Path,
+    *,
+    recordings: bool = True,
+    model: str | None = None,
+    chunk_size: str | None = None,
+) -> tuple[Spec | None, Diagnostics]:
     """Load a spec with all it includes; names are resolved.
 
     The spec is None where nothing could be modelled.  It may be given beside
     errors: what they are about is then left out of it, so that later passes can
     still look for further errors.  Without ``recordings`` what is ``recorded`` is left
-    open: to make a recording, none has to be there.
+    open: to make a recording, none has to be there.  ``model`` and ``chunk_size`` take the
+    place of what the spec's refinements say (docs/tensors.md).
     """
     diagnostics = Diagnostics()
     loader = _Loader(diagnostics)
@@ -98,4 +106,12 @@ def load(path: str | Path, *, recordings: bool = True) -> tuple[Spec | None, Dia
         return None, diagnostics
     if recordings:
         spec = fill_in(spec, loader.sources, diagnostics)
+    if spec.refines:
+        derived = derive(spec, model, chunk_size, diagnostics)
+        if derived is None:
+            return None, diagnostics
+        spec = derived
+    elif model is not None:
+        message = f"{spec.name} has no 'refine': there is nothing to read a model's layout for"
+        diagnostics.error("CF624", message, spec.span)
     return resolve(replace(spec, sources=dict(loader.sources)), root, diagnostics), diagnostics

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from cfac.compiler.layouts.read import COUNTS
 from cfac.compiler.merge import merged
 from cfac.compiler.model import (
     Binding,
@@ -21,6 +22,7 @@ from cfac.compiler.model import (
     Condition,
     Process,
     Ref,
+    Refined,
     Site,
     Spec,
     State,
@@ -189,6 +191,21 @@ def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
     return {"deferred": found} if found else {}
 
 
+def _refine(refined: Refined) -> dict[str, Any]:
+    """What a loader needs to give the derived components their replicas."""
+    refine = refined.refine
+    return {
+        "layout": "safetensors",
+        "chunk_size": refine.chunk_size or "auto",
+        "ring": refine.ring,
+        "depth": refine.depth,
+        "release": refine.release,
+        "counts": {"tensors": refined.naive.replicas, **COUNTS},
+        "stands_for": {f"{refine.component}.{refined.naive.states[-1].name}":
+                       f"{refine.component}.{refine.states[-1][0]}"},
+    }  # fmt: skip
+
+
 def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str, Any]:
     """The plan of a checked spec, JSON-ready.
 
@@ -242,6 +259,12 @@ def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str,
         "layouts": {
             f"{layout.component}.{layout.relation}": [list(row) for row in layout.lists]
             for layout in spec.layouts.values()
+            if not layout.derived  # known when the engine has read the headers
         },
+        **(
+            {"refine": {r.refine.component: _refine(r) for r in spec.refined}}
+            if spec.refined
+            else {}
+        ),
         "chain": [[_ref(ref) for ref in rank] for rank in spec.chain],
     }
