@@ -361,10 +361,7 @@ class RefineModel(Strict):
         Annotated[str, Field(json_schema_extra={"enum": ["safetensors"]}), Tag("<text>")]
         | Annotated[LayoutSourceModel, Tag("<mapping>")],
         _by_shape("'safetensors', or {safetensors: PATH}"),
-    ] = Field(
-        default=ABSENT,
-        description="'safetensors': the headers of the files that the engine loads. Required.",
-    )
+    ] = Field(default=ABSENT, description="'safetensors': the loaded files' headers. Required.")
     chunk: list[Name] = Field(
         default=ABSENT,
         min_length=3,

@@ -25,6 +25,8 @@ from cfac.native import binding, sizing
 PAGE = 4096
 #: The most that one read(2) gives, in bytes.
 READ_MOST = 0x7FFFF000
+#: Characters of a tensor's name that are shown.
+SHOWN = 120
 
 
 class Rows(Sequence[tuple[int, ...]]):
@@ -151,6 +153,11 @@ class ChunkMap:
         """The name of a tensor, by its place in file order."""
         return self.headers.name(self.item_tensor[tensor])
 
+    def shown(self, tensor: int) -> str:
+        """The name in quotes, as it can be shown: on one line, and not too long."""
+        name = self.name(tensor)
+        return repr(name if len(name) <= SHOWN else name[:SHOWN] + "…")
+
     def file(self, tensor: int) -> Path | None:
         """The file of a tensor; None for one without bytes."""
         if not self.item_chunks[tensor]:
@@ -171,9 +178,11 @@ class ChunkMap:
                 yield file, self.piece_offset[first], self.item_length[t]
 
 
-def _failure(result: int, error: binding.Error) -> LayoutError:
-    """What the library reports, as a diagnostic."""
+def _failure(result: int, error: binding.Error, paths: Sequence[Path]) -> LayoutError:
+    """What the library reports, as a diagnostic; it names files by their absolute paths."""
     message = error.message.decode("utf-8", "replace")
+    for path in paths:
+        message = message.replace(str(path.absolute()), str(path))
     if error.code == binding.LAYOUT or error.code == binding.ARGUMENT:
         return LayoutError("CF623", message)
     return LayoutError("CF620", message or f"the C library failed ({result})")
@@ -196,7 +205,7 @@ def read_headers(path: str | Path) -> Headers:
         (c_char_p * len(names))(*names), len(names), flags, byref(handle), byref(error)
     )
     if result < 0:
-        raise _failure(result, error)
+        raise _failure(result, error, files.paths)
     count = c_size_t()
     tensors = library.cfac_model_tensors(handle, byref(count))
     headers = Headers(
@@ -249,7 +258,7 @@ def _listed(headers: Headers, tensors: Any) -> list[int]:
             found.append(number)
     if wanted:
         name, file = next(iter(wanted.items()))
-        where = "it is in another file" if name in seen else "no file has it"
+        where = "it is in another file" if name in seen else "no listed file has it"
         more = f" (and {len(wanted) - 1} more like it)" if len(wanted) > 1 else ""
         raise LayoutError(
             "CF621", f"{index}: tensor {name!r} is not in {paths[file].name}: {where}{more}"
@@ -276,7 +285,7 @@ def cut(headers: Headers, chunk_size: int | None, ring: int, ranks: int = 1) -> 
         headers.handle, headers.items, headers.count, byref(options), byref(plan), byref(error)
     )
     if result < 0:
-        raise _failure(result, error)
+        raise _failure(result, error, headers.files.paths)
     keep = _Handle(library.cfac_plan_free, plan)
     parts: list[tuple[Any, int]] = []
     for function in ("items", "chunks", "pieces"):
@@ -285,7 +294,7 @@ def cut(headers: Headers, chunk_size: int | None, ring: int, ranks: int = 1) -> 
     (items, n), (chunks, m), (pieces, k) = parts
     result = library.cfac_layout_check(items, n, chunks, m, pieces, k, byref(error))
     if result < 0:
-        raise _failure(result, error)
+        raise _failure(result, error, headers.files.paths)
     item = _Columns(items, n, binding.Item)
     piece = _Columns(pieces, k, binding.Piece)
     chunk = _Columns(chunks, m, binding.Chunk)

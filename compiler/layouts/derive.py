@@ -317,7 +317,7 @@ class _Derivation:
             self.diagnostics.error(
                 "CF610",
                 f"the ring of {refine.ring} is too small for this layout: tensor "
-                f"{chunks.name(tensor)!r} of {chunks.file(tensor)} spans {widest} chunks of "
+                f"{chunks.shown(tensor)} of {chunks.file(tensor)} spans {widest} chunks of "
                 f"{chunks.chunk_size} bytes",
                 refine.ring_span,
                 help=f"write ring: {widest}, larger chunks, or release: pieces",

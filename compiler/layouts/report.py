@@ -100,7 +100,7 @@ def lines(spec: Spec, refined: Refined) -> Iterator[str]:
         )
         yield f"- pieces: {chunks.pieces}"
         if widest:
-            yield f"- widest tensor: {chunks.name(tensor)}, in {widest} chunks"
+            yield f"- widest tensor: {chunks.shown(tensor)}, in {widest} chunks"
         yield f"- ring: {refine.ring} buffers, {refine.ring * chunks.chunk_size} bytes at most"
         yield ""
         yield from _table(*before_and_after(chunks))
