@@ -171,6 +171,9 @@ class _Derivation:
     def stages(self) -> None:
         """The chunk has the naive stages, in order, then more, then the one that frees it."""
         naive, chunk = self.naive, self.refine.chunk
+        if len(chunk) < 3 or len(self.refine.piece) != 2 or len(self.refine.states) != 2:
+            self.failed = True  # reported with the document's shape
+            return
         wanted = [state.name for state in naive.states]
         given = [name for name, _ in chunk]
         for place, name in enumerate(wanted):
@@ -222,8 +225,9 @@ class _Derivation:
         """The merged component."""
         refine, naive = self.refine, self.naive
         stages = {state.name: state for state in naive.states}
-        ring = Dependency(
+        ring = Dependency(  # the schedule's, not the data's: the stock engine has no ring
             Ref(CHUNK, refine.chunk[-1][0], Index("offset", -refine.ring), refine.ring_span),
+            schedule=True,
             reason=f"ring of {refine.ring}",
         )
         states: list[State] = []

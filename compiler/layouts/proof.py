@@ -40,7 +40,7 @@ from cfac.compiler.model import (
 from cfac.compiler.theorem1 import prove, witness
 
 #: Maps with at most this many pieces are merged by the compiler's own pass, too.
-MAX_MERGED = 4096
+MAX_MERGED = 16384
 
 
 @dataclass(frozen=True, slots=True)

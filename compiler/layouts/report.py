@@ -67,7 +67,7 @@ def _table(naive: Requests, refined: Requests) -> Iterator[str]:
     yield "| --- | --- | --- |"
 
     def percent(of: Requests) -> str:
-        return f"{of.aligned} ({100 * of.aligned / of.requests:.0f}%)" if of.requests else "0"
+        return f"{of.aligned} ({100 * of.aligned / of.requests:.1f}%)" if of.requests else "0"
 
     rows = {
         "requests": [f"{r.requests}" for r in (naive, refined)],
@@ -90,7 +90,8 @@ def lines(spec: Spec, refined: Refined) -> Iterator[str]:
         widest, tensor = chunks.widest()
         empty = sum(1 for n in chunks.item_chunks if not n)
         files = chunks.headers.files
-        yield f"- model: {refine.model}, {len(files.paths)} files" + (
+        number = f"{len(files.paths)} file" + ("s" if len(files.paths) != 1 else "")
+        yield f"- model: {refine.model}, {number}" + (
             f", listed in {files.index.name}" if files.index is not None else ""
         )
         yield f"- tensors: {chunks.tensors}, {empty} of them empty"
