@@ -31,6 +31,7 @@ from cfac.compiler.model import (
     Component,
     Dependency,
     Index,
+    Layout,
     MergeGroup,
     Ref,
     Refined,
@@ -126,7 +127,10 @@ def split_spec(refined: Refined, chunks: ChunkMap) -> Spec:
         for c, row in enumerate(chunks.rows["chunk.pieces"])
         for state in naive.states[1:]
     )
-    return Spec("split", "", naive.span, {name: pieces}, merges=groups)
+    # The relation has the pass expand all pieces, however many they are.
+    related = Layout(name, "chunk", chunks.rows["piece.chunk"], naive.span)
+    layouts = {(name, "chunk"): related}
+    return Spec("split", "", naive.span, {name: pieces}, merges=groups, layouts=layouts)
 
 
 def quotient_edges(split: Spec, out: Diagnostics) -> set[tuple[str, str]]:
@@ -169,7 +173,9 @@ def _merged(spec: Spec, refined: Refined, chunks: ChunkMap, problems: list[str])
         )
     out = Diagnostics()
     edges = quotient_edges(split_spec(refined, chunks), out)
-    problems += [f"the merge is not legal: {item.message}" for item in out]
+    if out.items:
+        more = f" (and {len(out) - 1} more)" if len(out) > 1 else ""
+        problems.append(f"the merge is not legal: {out.items[0].message}{more}")
     if edges != stage_edges(refined, chunks.chunks):
         problems.append("the merged stages are not those of the derived chunk")
     return (

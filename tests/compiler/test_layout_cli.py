@@ -101,9 +101,8 @@ def test_graph_collapses_replicas(model):
 
 def test_analyze_predicts_the_pipeline(model):
     costs = ["--set", "chunk.InMem=2ms", "--set", "chunk.InGPU=1ms", "--set", "piece.Copied=1ms"]
-    result = run(
-        "analyze", LOADING, "--model", model, "--chunk-size", "64KiB", *costs, "-f", "json"
-    )
+    sized = ["analyze", LOADING, "--model", model, "--chunk-size", "64KiB", *costs]
+    result = run(*sized, "-f", "json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     # Nine chunks read one after the other; the last one is copied to the device and out of it.
