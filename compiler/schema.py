@@ -10,52 +10,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, Tag
 
 from cfac.compiler.refs import NAME_PATTERN, REF_PATTERN
+from cfac.compiler.schema_base import ABSENT, Name, Strict
+from cfac.compiler.schema_base import by_shape as _by_shape
+from cfac.compiler.schema_refine import RefineModel
 
-#: The default of optional keys; typed so that no field has to admit an explicit null.
-ABSENT: Any = None
 SCHEMA_ID = "https://cfac.dev/schema/cfac-v1.schema.json"
 NOT_BUILT = "Known, not built yet: comes with the schedule constructs."
 
 
-def _shape(value: Any) -> str:
-    """The tag by which unions choose: the kind of YAML node.
-
-    The angle brackets keep tags apart from keys in error locations.
-    """
-    if isinstance(value, str):
-        return "<text>"
-    if isinstance(value, dict):
-        return "<mapping>"
-    if isinstance(value, list):
-        return "<list>"
-    if isinstance(value, bool):
-        return "<boolean>"
-    if isinstance(value, (int, float)):
-        return "<number>"
-    return "<nothing>"
-
-
-def _by_shape(expected: str) -> Discriminator:
-    return Discriminator(
-        _shape, custom_error_type="shape", custom_error_message=f"expected {expected}"
-    )
-
-
-def _custom(message: str) -> PydanticCustomError:
-    return PydanticCustomError("shape", "{text}", {"text": message})
-
-
-class Strict(BaseModel):
-    """Unknown keys are errors, and nothing is converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_by_name=False)
-
-
-Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 RefText = Annotated[
     str,
     Field(
@@ -341,53 +306,6 @@ class BindingModel(Strict):
     index: str = Field(default=ABSENT, description="Python expression: the replica, at every site.")
     value: str = Field(default=ABSENT, description="Python expression: the value to publish.")
     run: str = Field(default=ABSENT, description="A Python callable, module:qualname (cfac run).")
-
-
-class LayoutSourceModel(Strict):
-    """Where a layout comes from."""
-
-    safetensors: str = Field(
-        description="A file, a folder or an index, relative to the spec: read at compile time."
-    )
-
-
-_Two = Annotated[list[Name], Field(min_length=2, max_length=2)]
-
-
-class RefineModel(Strict):
-    """A component of tensors, to be loaded in chunks: split, merged and renamed."""
-
-    layout: Annotated[
-        Annotated[str, Field(json_schema_extra={"enum": ["safetensors"]}), Tag("<text>")]
-        | Annotated[LayoutSourceModel, Tag("<mapping>")],
-        _by_shape("'safetensors', or {safetensors: PATH}"),
-    ] = Field(default=ABSENT, description="'safetensors': the loaded files' headers. Required.")
-    chunk: list[Name] = Field(
-        default=ABSENT,
-        min_length=3,
-        description="The chunk's states: those of the component in order, more after them, and "
-        "at last the one in which its buffer is free. Required.",
-    )
-    piece: _Two = Field(
-        default=ABSENT, description="The states of a piece; default [Alloc, Copied]."
-    )
-    states: _Two = Field(
-        default=ABSENT,
-        description="The component's; the second stands for its last. Default [Alloc, Loaded].",
-    )
-    ring: int = Field(default=ABSENT, ge=1, description="The most buffers; default 16.")
-    depth: int = Field(
-        default=ABSENT, ge=1, description="Chunks under way in one stage at a time; default 1."
-    )
-    release: Literal["pieces", "tensors"] = Field(
-        default=ABSENT,
-        description="What frees a buffer: its 'pieces' are copied out (the default), or the "
-        "'tensors' that lie in it are loaded, as in the paper.",
-    )
-    chunk_size: Annotated[
-        Annotated[int, Field(ge=1), Tag("<number>")] | Annotated[str, Tag("<text>")],
-        _by_shape("bytes, a size such as 8MiB, or 'auto'"),
-    ] = Field(default=ABSENT, description="8MiB, bytes, or 'auto' (the default).")
 
 
 class MergeModel(Strict):
