@@ -70,12 +70,15 @@ class Ref:
 class Dependency:
     """One entry of an ``after`` list.
 
-    ``schedule`` marks an order chosen for speed: the chain need not contain it.
+    ``schedule`` marks an order chosen for speed: the chain need not contain it.  ``bound``
+    marks one of a neighbour, ``x[i-R].S``, that stands for a number: of the replicas before
+    i fewer than R may not have reached S (docs/tensors.md says why that is enough).
     """
 
     ref: Ref
     schedule: bool = False
     reason: str | None = None
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
     around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
         "after": [
-            {**_ref(dependency.ref), "schedule": dependency.schedule} for dependency in state.after
+            {**_ref(d.ref), "schedule": d.schedule, **({"bound": True} if d.bound else {})}
+            for d in state.after
         ],
         "wait": any(site.kind == "wait" for site in sites),
         "begin": around or any(site.kind in ("begin", "wait") for site in sites),

@@ -9,6 +9,7 @@ tensors and through chunks, which `cfac_layout_check` proves in one pass.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import weakref
 from array import array
@@ -198,7 +199,7 @@ def read_headers(path: str | Path) -> Headers:
         library = binding.library()
     except binding.NativeMissingError as missing:
         raise LayoutError("CF620", f"{path}: no header can be read: {missing}") from missing
-    names = [str(p).encode("utf-8", "surrogateescape") for p in files.paths]
+    names = [os.fsencode(p) for p in files.paths]
     handle, error = c_void_p(), binding.Error()
     flags = 1 if files.index is not None else 0  # CFAC_ALLOW_DUPLICATES: the index picks one
     result = library.cfac_model_open(
@@ -208,10 +209,12 @@ def read_headers(path: str | Path) -> Headers:
         raise _failure(result, error, files.paths)
     count = c_size_t()
     tensors = library.cfac_model_tensors(handle, byref(count))
-    headers = Headers(
-        files, tuple(p.stat().st_size for p in files.paths), handle, count.value, None, 0
-    )
-    headers._keep = _Handle(library.cfac_model_free, handle)
+    keep = _Handle(library.cfac_model_free, handle)
+    try:
+        sizes = tuple(p.stat().st_size for p in files.paths)
+    except OSError as gone:
+        raise LayoutError("CF620", f"{gone.filename}: {gone.strerror}") from gone
+    headers = Headers(files, sizes, handle, count.value, None, 0, keep)
     chosen = range(count.value) if files.index is None else _listed(headers, tensors)
     headers.items = (binding.Item * max(len(chosen), 1))()
     for place, number in enumerate(chosen):

@@ -10,6 +10,7 @@ Let the naive component T have the states s0 < … < sm, one replica for each te
 4. *Add* what is auxiliary: piece.Copied, chunk.Destroyed, and the ring: chunk i is not read
    before the chunk R before it is destroyed.  With ``depth`` D the stages keep order only at a
    distance of D; only orders that the naive component marks ``schedule: true`` may give way.
+Ring and stages are bounds: at run time any R buffers and any D reads will do.
 
 With ``release: pieces`` the graph is acyclic for every layout and every ring (``proof`` says
 why); with ``release: tensors``, the paper's form, where no tensor spans more than R chunks.
@@ -229,6 +230,7 @@ class _Derivation:
             Ref(CHUNK, refine.chunk[-1][0], Index("offset", -refine.ring), refine.ring_span),
             schedule=True,
             reason=f"ring of {refine.ring}",
+            bound=True,
         )
         states: list[State] = []
         for place, (name, span) in enumerate(refine.chunk):
@@ -236,7 +238,7 @@ class _Derivation:
             effects: tuple[Effect, ...] = ()
             if name in stages and place:
                 after = [self.carried(name, d) for d in stages[name].after]
-                effects = stages[name].effects
+                effects = tuple(self.effect(effect) for effect in stages[name].effects)
             if place == 1:
                 after.append(ring)
             if place == len(refine.chunk) - 1:
@@ -247,13 +249,22 @@ class _Derivation:
             states.append(State(name, span, place > 0, tuple(after), effects=effects))
         return Component(CHUNK, refine.span, tuple(states), COUNTS["chunks"], naive.when)
 
+    def effect(self, effect: Effect) -> Effect:
+        """A stage's effect; one until a stage of its own tensor lasts until the chunk's."""
+        until = effect.until
+        if until is None or until.component != self.naive.name:
+            return effect
+        if until.index != Index("offset", 0):
+            return effect
+        return replace(effect, until=replace(until, component=CHUNK))
+
     def carried(self, stage: str, dependency: Dependency) -> Dependency:
         """A wait of the naive stage, at the chunk."""
         ref = dependency.ref
         if ref.component != self.naive.name:
             return dependency
         ref = Ref(CHUNK, stage, Index("offset", -self.refine.depth), ref.span)
-        return replace(dependency, ref=ref)
+        return replace(dependency, ref=ref, bound=dependency.schedule)
 
     @property
     def ready(self) -> str:

@@ -36,20 +36,20 @@ class ModelFiles:
 
 def model_files(path: Path) -> ModelFiles:
     """The files of the model at ``path``; LayoutError CF621 or CF622."""
-    if path.is_dir():
-        return _folder(path)
-    if path.name.endswith(".json"):
-        return _index(path)
-    if not path.exists():
-        raise LayoutError("CF622", f"{path}: there is no such file or folder")
+    try:
+        if path.is_dir():
+            return _folder(path)
+        if not path.exists():
+            raise LayoutError("CF622", f"{path}: there is no such file or folder")
+        if path.name.endswith(".json"):
+            return _index(path)
+    except OSError as error:
+        raise LayoutError("CF622", f"{path}: {error.strerror}") from error
     return ModelFiles((path,))
 
 
 def _folder(path: Path) -> ModelFiles:
-    try:
-        names = sorted(entry.name for entry in path.iterdir())
-    except OSError as error:
-        raise LayoutError("CF622", f"{path}: {error.strerror}") from error
+    names = sorted(entry.name for entry in path.iterdir())
     indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if len(indices) > 1:
         raise LayoutError(
@@ -77,10 +77,10 @@ def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _index(path: Path) -> ModelFiles:
     """Read an index; the shards are beside it."""
+    if not path.is_file():
+        raise LayoutError("CF622", f"{path}: not a regular file")
     try:
         data = json.loads(path.read_bytes(), object_pairs_hook=_pairs)
-    except OSError as error:
-        raise LayoutError("CF622", f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise LayoutError("CF621", f"{path}: not an index: {error}") from error
     listed = data.get("weight_map") if isinstance(data, dict) else None
@@ -105,7 +105,7 @@ def _index(path: Path) -> ModelFiles:
             more = f" and {count - 1} more" if count > 1 else ""
             raise LayoutError(
                 "CF621",
-                f"{path}: {shard} is missing, which tensor {tensor!r}{more} should be in",
+                f"{path}: {shard!r} is missing, which tensor {tensor!r}{more} should be in",
                 "finish the download, or name the files that are there",
             )
     return ModelFiles(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from model_files import write_file, write_index, write_model
 from cfac.compiler.layouts.chunkmap import PAGE, READ_MOST, ChunkMap, cut, read_headers
 from cfac.compiler.layouts.files import LayoutError
 from cfac.compiler.layouts.report import before_and_after
+from cfac.native import binding
 
 CASES = Path(__file__).parents[1] / "cases" / "safetensors"
 
@@ -246,3 +248,30 @@ def test_odd_names_are_shown_on_one_line():
     chunks = cut(read_headers(CASES / "ok_names.safetensors"), 4096, 16)
     for t in range(chunks.tensors):
         assert "\n" not in chunks.shown(t) and len(chunks.shown(t)) < 700
+
+
+def test_without_the_library_no_header_is_read(tmp_path, monkeypatch):
+    write_model(tmp_path, [[5]])
+    monkeypatch.setenv(binding.VARIABLE, str(tmp_path / "absent.so"))
+    binding.library.cache_clear()
+    try:
+        found = failure(tmp_path)
+    finally:
+        monkeypatch.undo()
+        binding.library.cache_clear()
+    assert found.code == "CF620" and "C library is missing" in str(found)
+
+
+def test_odd_files(tmp_path):
+    pipe = tmp_path / "model.safetensors.index.json"
+    os.mkfifo(pipe)
+    assert failure(pipe).code == "CF622"  # and does not wait for a writer
+    pipe.unlink()
+    os.mkfifo(tmp_path / "a.safetensors")
+    assert failure(tmp_path).code == "CF620"
+    (tmp_path / "a.safetensors").unlink()
+    write_file(tmp_path / os.fsdecode(b"\xff.safetensors"), [("x", 3)])
+    assert read_headers(tmp_path).count == 1
+    assert failure(tmp_path / ("n" * 5000)).code == "CF622"
+    index = write_index(tmp_path, {"x": "\ud800.safetensors"})
+    assert str(failure(index)).isascii()

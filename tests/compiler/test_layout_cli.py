@@ -99,9 +99,14 @@ def test_graph_collapses_replicas(model):
     assert not {"chunk[9]", "piece[15]", "tensor[12]"} & lanes
 
 
-def test_analyze_predicts_the_pipeline(model):
+def test_analyze_predicts_the_pipeline(model, tmp_path):
+    pipeline = tmp_path / "spec.yaml"
+    pipeline.write_text(
+        "apiVersion: cfac/v1\nkind: StartupGraph\nname: pipeline\n"
+        f"include: ['{LOADING}']\nrefine: {{tensor: {{depth: 1}}}}\n"
+    )
     costs = ["--set", "chunk.InMem=2ms", "--set", "chunk.InGPU=1ms", "--set", "piece.Copied=1ms"]
-    sized = ["analyze", LOADING, "--model", model, "--chunk-size", "64KiB", *costs]
+    sized = ["analyze", pipeline, "--model", model, "--chunk-size", "64KiB", *costs]
     result = run(*sized, "-f", "json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -109,5 +114,5 @@ def test_analyze_predicts_the_pipeline(model):
     assert found["predicted"] == 0.020
     text = run(*sized)
     assert "chunk[0].InMem … chunk[8].InMem" in text.output
-    plain = run("analyze", LOADING, *costs, "-f", "json")  # an example of four, one chunk each
+    plain = run("analyze", pipeline, *costs, "-f", "json")  # an example of four, one chunk each
     assert json.loads(plain.stdout)["predicted"] == 0.010

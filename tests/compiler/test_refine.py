@@ -20,6 +20,7 @@ from cfac.compiler.layouts.chunkmap import PAGE, ChunkMap, Rows
 from cfac.compiler.layouts.proof import quotient_edges, show, split_spec, stage_edges
 from cfac.compiler.model import Dependency, Index, Ref, Spec
 from cfac.compiler.theorem1 import prove
+from cfac.runtime.errors import ChannelError
 from cfac.runtime.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -341,3 +342,53 @@ def test_large_models_stay_collapsed(tmp_path, monkeypatch):
     assert all(node.symbolic for node in build(spec).nodes)
     assert check(spec).diagnostics == []
     assert len(expand(spec, {}).names) == 4 + 3 * 49 + chunks_of(spec).pieces
+
+
+def test_effects_of_a_stage_are_the_chunks(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "apiVersion: cfac/v1\nkind: StartupGraph\nname: effects\n"
+        "params: {n: {type: int, default: 2}}\n"
+        "components:\n"
+        "  tensor:\n"
+        "    replicas: n\n"
+        "    states:\n"
+        "      - InDisk\n"
+        "      - InMem: {after: 'tensor[i-1].InMem', effects: [{holds: bus, until: InGPU}]}\n"
+        "      - InGPU: {after: 'tensor[i-1].InGPU'}\n"
+        "refine: {tensor: {layout: safetensors, chunk: [InDisk, InMem, InGPU, Destroyed]}}\n"
+    )
+    spec, found = load(path)
+    assert spec is not None and not found.items
+    (effect,) = spec.components["chunk"].states[1].effects
+    assert str(effect.until) == "chunk[i].InGPU"
+    # Two chunks hold it at a time, as two tensors did before.
+    assert [d.code for d in check(spec).diagnostics] == ["CF503"]
+
+
+def test_only_orders_for_speed_are_bounds():
+    spec, _ = load(LOADING)
+    assert spec is not None
+    marks = {
+        f"{c.name}.{s.name} {d.ref}": d.bound
+        for c in spec.components.values()
+        for s in c.states
+        for d in s.after
+    }
+    assert marks == {
+        "chunk.InMem chunk[i-16].InMem": True,
+        "chunk.InMem chunk[i-16].Destroyed": True,
+        "chunk.InGPU chunk[i-16].InGPU": True,
+        "chunk.Destroyed piece[self.pieces].Copied": False,
+        "piece.Copied chunk[self.chunk].InGPU": False,
+        "tensor.Loaded piece[self.pieces].Copied": False,
+    }
+    plan = compile_plan(spec)["transitions"]["chunk.InMem"]["after"]
+    assert [entry.get("bound") for entry in plan] == [True, True]
+
+
+def test_a_plan_whose_relations_nobody_gave_says_so():
+    spec, _ = load(LOADING)
+    assert spec is not None
+    with pytest.raises(ChannelError, match=r"the relation chunk\.pieces is not known"):
+        Plan.of(compile_plan(spec)).needs("chunk.Destroyed", 0)
