@@ -158,6 +158,62 @@ def test_the_proof_for_every_layout_holds_for_each(folder, files, ring, depth, r
         assert prove(exact).holds
 
 
+def stuck_by_counting(spec: Spec, seed: int) -> int:
+    """As ``stuck``, with bounds that count replicas in place of naming one; in random order."""
+    graph = expand(spec, {})
+    chance = random.Random(seed)
+    strict: list[set[int]] = [set() for _ in graph.names]
+    bounds: list[list[tuple[str, int]]] = [[] for _ in graph.names]
+    for edge in graph.edges:
+        if edge.ref is None or edge.ref.index.kind != "offset":
+            strict[edge.target].add(edge.source)
+    for node, transition in enumerate(graph.transitions):
+        component = spec.components[transition.component]
+        for dependency in component.states[component.position(transition.state)].after:
+            if dependency.bound:
+                ref = dependency.ref
+                bounds[node].append((ref.state, -int(ref.index.value or 0)))
+    done: set[int] = set()
+    while True:
+        reached = {
+            state: {
+                t.index or 0
+                for t, node in graph.ids.items()
+                if t.component == "chunk" and t.state == state and node in done
+            }
+            for state in ("InMem", "InGPU", "Destroyed")
+        }
+        can = [
+            node
+            for node, transition in enumerate(graph.transitions)
+            if node not in done
+            and strict[node] <= done
+            and all(
+                sum(k not in reached[state] for k in range(transition.index or 0)) < limit
+                for state, limit in bounds[node]
+            )
+        ]
+        if not can:
+            return len(graph.names) - len(done)
+        done |= set(chance.sample(can, chance.randint(1, len(can))))
+
+
+@given(
+    st.lists(st.integers(0, 12_000), max_size=5).map(lambda row: [row]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from(["pieces", "tensors"]),
+    st.integers(0, 99),
+)
+@settings(max_examples=80, deadline=None)
+def test_any_buffer_will_do_where_the_ring_is_safe(folder, files, ring, depth, release, seed):
+    """Chunks come by number (as the library reads them), but any of the buffers is taken."""
+    spec, found = load(written(folder, files, option(ring, release, depth)))
+    assert spec is not None
+    left = stuck_by_counting(spec, seed)
+    assert left == 0 or (found.errors and stuck(expand(spec, {})))
+
+
 @given(models)
 @settings(max_examples=60, deadline=None)
 def test_the_merged_pieces_are_the_derived_chunk(folder, files):
