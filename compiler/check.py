@@ -9,7 +9,6 @@ from cfac.compiler.cycles import describe, find_cycle
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note
 from cfac.compiler.graph import build, self_waits
 from cfac.compiler.hazards import check_hazards
-from cfac.compiler.layouts.proof import check_refinements
 from cfac.compiler.merge import check_merges, group_nodes
 from cfac.compiler.model import Spec
 from cfac.compiler.redundant import check_redundant
@@ -64,7 +63,10 @@ def check(spec: Spec) -> CheckResult:
     if proof.holds:
         check_idle(spec, graph, out)
         check_redundant(spec, build(spec, exact=False).without(refs), out)
-    check_refinements(spec, out)
+    if spec.refined:
+        from cfac.compiler.layouts.proof import check_refinements
+
+        check_refinements(spec, out)
     check_hazards(spec, graph, placing.classes, refs, out)
     order = witness(graph, proof) if proof.holds and not loops else None
     return CheckResult(out.sorted(), order)

@@ -36,7 +36,7 @@ class Node:
     """One transition; ``symbolic`` stands for all replicas, ``index`` is one of them.
 
     ``state`` is empty for a join, which only keeps ``x.*.S`` small.  ``numbered`` by another
-    component, index i stands for all replicas that belong to i there: a chunk's pieces.
+    component (``of chunk``), index i stands for all replicas that belong to i there.
     """
 
     component: str
@@ -56,7 +56,7 @@ class Node:
 
     def at(self, index: str) -> str:
         """The name with an index, as in ``chunk[i-1].InMem`` or ``piece[of chunk i-1].Copied``."""
-        of = "" if self.numbered is None else f"of {self.numbered} "
+        of = "" if self.numbered is None else f"{self.numbered} "
         return f"{self.component}[{of}{index}].{self.state}"
 
     @property

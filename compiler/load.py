@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cfac.compiler.build import build_spec
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
-from cfac.compiler.layouts.derive import derive
 from cfac.compiler.model import Spec
 from cfac.compiler.names import resolve
 from cfac.compiler.overlay import overlay
@@ -107,6 +106,8 @@ def load(
     if recordings:
         spec = fill_in(spec, loader.sources, diagnostics)
     if spec.refines:
+        from cfac.compiler.layouts.derive import derive
+
         derived = derive(spec, model, chunk_size, diagnostics)
         if derived is None:
             return None, diagnostics

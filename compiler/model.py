@@ -311,8 +311,8 @@ class Layout:
     Literal ones are written in the spec.  Those of a refinement come from files, which are
     known when the engine starts: ``symbolic`` ones stay so in the template graph (their
     lists are one example).  There the component's replicas may be ``numbered`` by those of
-    another: ``piece`` by its chunk.  ``shift`` is then by how much the index grows at most
-    from the waiting replica to those that it relates to; None if it may be any.
+    another (``of chunk``: a piece by its chunk).  ``shift`` is then by how much the index
+    grows at most from the waiting replica to those that it relates to; None if it may be any.
     """
 
     component: str

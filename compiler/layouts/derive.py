@@ -357,13 +357,13 @@ class _Derivation:
             # A tensor is numbered by its last chunk; its first is at most R - 1 before.
             found = [
                 layout(CHUNK, "tensors", "chunk.tensors", None, refine.ring - 1),
-                layout(name, "chunks", "tensor.chunks", CHUNK, 0),
+                layout(name, "chunks", "tensor.chunks", f"that ends in {CHUNK}", 0),
             ]
         else:
             found = [
                 layout(CHUNK, "pieces", "chunk.pieces", None, 0),
                 layout(CHUNK, "tensors", "chunk.tensors", None, None),
-                layout(PIECE, "chunk", "piece.chunk", CHUNK, 0),
+                layout(PIECE, "chunk", "piece.chunk", f"of {CHUNK}", 0),
                 layout(name, "pieces", "tensor.pieces", None, None),
                 layout(name, "chunks", "tensor.chunks", None, None),
             ]

@@ -99,6 +99,12 @@ def test_graph_collapses_replicas(model):
     assert not {"chunk[9]", "piece[15]", "tensor[12]"} & lanes
 
 
+def test_the_page_shows_the_graph_that_is_drawn_now():
+    drawn = run("graph", LOADING, "-f", "mermaid").output
+    page = (ROOT / "docs" / "tensors.md").read_text("utf-8")
+    assert f"```mermaid\n{drawn}```\n" in page
+
+
 def test_analyze_predicts_the_pipeline(model, tmp_path):
     pipeline = tmp_path / "spec.yaml"
     pipeline.write_text(

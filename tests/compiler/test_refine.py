@@ -317,6 +317,20 @@ def test_without_the_relation_the_template_would_be_cyclic():
     assert not prove(build(replace(spec, layouts=layouts))).holds
 
 
+def test_the_witness_of_the_papers_form(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "apiVersion: cfac/v1\nkind: StartupGraph\nname: paper\n"
+        f"include: ['{LOADING}']\nrefine: {{tensor: {{release: tensors, ring: 4, depth: 1}}}}\n"
+    )
+    spec, found = load(path)
+    assert spec is not None and not found.items and "piece" not in spec.components
+    assert check(spec).order == [
+        "for i = 0, 1, …: chunk[i].InMem, chunk[i].InGPU, tensor[that ends in chunk i].Loaded, "
+        "chunk[i-3].Destroyed"
+    ]
+
+
 def test_a_ring_edge_the_other_way_is_found():
     spec, _ = load(LOADING)
     assert spec is not None
