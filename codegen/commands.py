@@ -99,6 +99,13 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
     help="Write nothing; exit with 3 if the committed files differ from what SPEC gives.",
 )
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
+@click.option(
+    "--backend",
+    type=click.Choice(("patch", "hook")),
+    default="patch",
+    show_default=True,
+    help="A diff of the engine's files, or a wheel that makes the edits at import.",
+)
 @_FORMAT
 def compile_(
     spec_path: str | None,
@@ -106,9 +113,10 @@ def compile_(
     output: str,
     check_only: bool,
     accept: bool,
+    backend: str,
     fmt: Format,
 ) -> None:
-    """Generate the patch, plan, lock and report of SPEC.
+    """Generate the patch (or hook), plan, lock and report of SPEC.
 
     Inside a fork no argument is needed: SPEC is the one startup graph in the current
     folder that no other one there includes, and the engine is the enclosing checkout,
@@ -142,24 +150,38 @@ def compile_(
         click.echo(summary(found), err=True)
     if spec is None or result is None or diagnostics.errors:
         raise SystemExit(1)
-    outputs = {folder / name: data for name, data in result.outputs(spec.name).items()}
+    produced = result.outputs(spec.name)
+    stale: list[Path] = []
+    main = f"{spec.name}.patch"
+    if backend == "hook":
+        from cfac.codegen.hook import hook_of, older
+
+        assert tree is not None
+        del produced[main]
+        main, produced[main] = hook_of(spec, result, tree)
+        stale = older(folder, spec.name, main)
+    outputs = {folder / name: data for name, data in produced.items()}
     if check_only:
-        _compare(outputs)
+        _compare(outputs, stale)
         return
     for path, data in outputs.items():
         _write(path, data)
+    for path in stale:
+        path.unlink()
     if fmt == "text":
         click.echo(
-            f"{folder / spec.name}.patch: {result.bound} of {result.declared} transitions bound, "
+            f"{folder / main}: {result.bound} of {result.declared} transitions bound, "
             f"{len(result.files)} files"
         )
 
 
-def _compare(outputs: dict[Path, bytes]) -> None:
+def _compare(outputs: dict[Path, bytes], older: list[Path]) -> None:
     stale = {path: _read(path) for path, data in outputs.items() if _read(path) != data}
+    for path in older:
+        click.echo(f"{path}: out of date", err=True)
     for path, old in stale.items():
         click.echo(f"{path}: {'missing' if old is None else 'out of date'}", err=True)
-        if old is None:
+        if old is None or path.suffix == ".whl":
             continue
         lines = difflib.unified_diff(
             old.decode("utf-8", "replace").splitlines(),
@@ -174,7 +196,7 @@ def _compare(outputs: dict[Path, bytes]) -> None:
             click.echo(f"  {line}", err=True)
         if len(shown) > _DIFF_LINES:
             click.echo(f"  ... {len(shown) - _DIFF_LINES} more lines", err=True)
-    if stale:
+    if stale or older:
         click.echo("run cfac compile and commit what it writes", err=True)
         raise SystemExit(3)
 

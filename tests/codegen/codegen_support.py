@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -45,6 +46,38 @@ def compile_case(
                 result = compile_engine(spec, tree, **options)  # type: ignore[arg-type]
                 diagnostics.extend(result.diagnostics)
         return result, render(diagnostics.sorted(), spec.sources)
+
+
+class _Unedited(ast.NodeTransformer):
+    def __init__(self, inserted: list[ast.AST]) -> None:
+        self.inserted = inserted
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """Drop inserted statements; put wrapped callees in the place of their wrappers."""
+        if isinstance(node, ast.ImportFrom) and [n.name for n in node.names] == ["_cfac"]:
+            self.inserted.append(node)
+            return None
+        if isinstance(node, ast.Expr) and _hook(node.value) in {"publish", "wait", "begin", "stop"}:
+            self.inserted.append(node)
+            return None
+        if isinstance(node, ast.Call) and _hook(node) in {"replaced", "start", "context"}:
+            self.inserted.append(node)
+            node = node.args[1]
+            return self.visit(node)
+        return self.generic_visit(node)
+
+
+def _hook(node: ast.AST) -> str | None:
+    """The name of the hook that a call is one of; None if it is another call."""
+    func = getattr(node, "func", None)
+    of = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id
+    return func.attr if isinstance(func, ast.Attribute) and of == "_cfac" else None
+
+
+def unedited(tree: ast.Module, inserted: list[ast.AST] | None = None) -> ast.Module:
+    """An edited tree without its edits, which are added to ``inserted``.  Uses up the tree."""
+    _Unedited([] if inserted is None else inserted).visit(tree)
+    return tree
 
 
 def files(root: Path) -> dict[str, bytes]:
