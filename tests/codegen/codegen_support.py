@@ -12,9 +12,12 @@ from pathlib import Path
 
 from cfac.codegen.compile import CompileResult, compile_engine
 from cfac.codegen.engine import find_engine
+from cfac.codegen.hook import edited
+from cfac.codegen.patch import Change
 from cfac.compiler.api import check, load
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.render import render
+from cfac.runtime.hook.relocate import parse_edited
 
 CASES = Path(__file__).parents[1] / "cases" / "codegen"
 REPOSITORY = Path(__file__).parents[2]
@@ -48,6 +51,9 @@ def compile_case(
         return result, render(diagnostics.sorted(), spec.sources)
 
 
+WRAPPERS = {"replaced", "start", "context", "deferred", "later"}
+
+
 class _Unedited(ast.NodeTransformer):
     def __init__(self, inserted: list[ast.AST]) -> None:
         self.inserted = inserted
@@ -60,7 +66,7 @@ class _Unedited(ast.NodeTransformer):
         if isinstance(node, ast.Expr) and _hook(node.value) in {"publish", "wait", "begin", "stop"}:
             self.inserted.append(node)
             return None
-        if isinstance(node, ast.Call) and _hook(node) in {"replaced", "start", "context"}:
+        if isinstance(node, ast.Call) and _hook(node) in WRAPPERS:
             self.inserted.append(node)
             node = node.args[1]
             return self.visit(node)
@@ -78,6 +84,13 @@ def unedited(tree: ast.Module, inserted: list[ast.AST] | None = None) -> ast.Mod
     """An edited tree without its edits, which are added to ``inserted``.  Uses up the tree."""
     _Unedited([] if inserted is None else inserted).visit(tree)
     return tree
+
+
+def relocated(change: Change) -> ast.Module:
+    """The tree that the hook compiles, for a file of a compilation."""
+    entry, _ = edited(change)
+    assert change.before is not None
+    return parse_edited(change.before, change.splices, entry["bom"], entry["encoding"])
 
 
 def files(root: Path) -> dict[str, bytes]:

@@ -13,12 +13,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from codegen_support import CASES, SPEC, compile_case, files, make_engine, unedited
+from codegen_support import CASES, SPEC, compile_case, files, make_engine, relocated, unedited
 from test_golden import FINE, golden
 
-from cfac.codegen.hook import build_hook, edited, module_of
-from cfac.codegen.patch import Change
-from cfac.runtime.hook.relocate import compile_edited, parse_edited
+from cfac.codegen.hook import build_hook, module_of
+from cfac.runtime.hook.relocate import compile_edited
 
 PIP = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "--python"]
 RAISING = '''\
@@ -75,12 +74,6 @@ RAISING_SPEC = (
   core.Ready: {publish: {in: "tiny.main:Fourth.run", at: entry}}
 """
 )
-
-
-def relocated(change: Change) -> ast.Module:
-    entry, _ = edited(change)
-    assert change.before is not None
-    return parse_edited(change.before, change.splices, entry["bom"], entry["encoding"])
 
 
 @pytest.fixture

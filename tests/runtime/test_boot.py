@@ -11,9 +11,9 @@ import tiny
 from cfac.runtime.verify import verify
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    return tiny.patched_copy(tmp_path_factory.mktemp("engine") / "tree")
+@pytest.fixture(scope="module", params=tiny.BACK_ENDS)
+def engine(request, tmp_path_factory):
+    return tiny.BACK_ENDS[request.param](tmp_path_factory.mktemp("engine") / "tree")
 
 
 def messages(findings):
