@@ -56,17 +56,15 @@ class Edits:
         if manifest["hook"] != FORMAT:
             raise Unfit(f"its format is {manifest['hook']!r}, not {FORMAT}")
         self.root = root
+        self._folder = folder
         self.engine = f"{manifest['package']} {manifest['version']}"
         self._files: dict[str, dict[str, Any]] = manifest["files"]
         self._modules = {entry["module"]: path for path, entry in self._files.items()}
-        #: path -> bytecode, or (where there is none for this Python) the original source
-        self._codes: dict[str, bytes] = {}
-        self._sources: dict[str, bytes] = {}
         self.say = say
         python = manifest["python"]
         fits = python["magic"] == MAGIC_NUMBER.hex() and sys.flags.optimize == 0
         self._tag = None if fits else str(python["tag"])
-        wrong = [why for path in self._files if (why := self._check(folder, path)) is not None]
+        wrong = [why for path in self._files if (why := self._check(path)) is not None]
         if wrong:
             more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             raise Unfit(
@@ -74,24 +72,15 @@ class Edits:
                 f"{', '.join(wrong[:_SHOWN])}{more}"
             )
 
-    def _check(self, folder: str, path: str) -> str | None:
-        """Compare a file of the engine, and get ready what its code is made from."""
+    def _check(self, path: str) -> str | None:
+        """What is wrong with a file of the engine, if anything is."""
         entry = self._files[path]
         try:
-            with open(self.place(path), "rb") as file:
-                raw = file.read()
+            found = hashlib.sha256(_read(self.place(path))).hexdigest()
         except OSError as error:
             return f"{path} ({error.strerror})"
-        found = hashlib.sha256(raw).hexdigest()
         if found != entry["before"]:
             return f"{path} ({'is patched' if found == entry['after'] else 'differs'})"
-        if self._tag is None:
-            with open(os.path.join(folder, entry["code"]), "rb") as file:
-                code = file.read()
-            if hashlib.sha256(code).hexdigest() == entry["sha256"]:
-                self._codes[path] = code
-                return None
-        self._sources[path] = raw
         return None
 
     def __str__(self) -> str:
@@ -114,15 +103,19 @@ class Edits:
 
     def code(self, path: str, filename: str) -> CodeType:
         """The code of an edited file, as of the file ``filename``."""
-        data = self._codes.get(path)
-        if data is not None:
-            return _renamed(marshal.loads(data), filename)  # noqa: S302 (came with this module)
+        entry = self._files[path]
+        if self._tag is None:
+            data = _read(os.path.join(self._folder, entry["code"]))
+            if hashlib.sha256(data).hexdigest() == entry["sha256"]:
+                return _renamed(marshal.loads(data), filename)  # noqa: S302 (it is the hook's own)
         from .relocate import compile_edited
 
-        entry = self._files[path]
+        raw = _read(filename)
+        if hashlib.sha256(raw).hexdigest() != entry["before"]:
+            raise Unfit(f"{filename} has changed since it was compared")
         encoding = entry["encoding"]
         splices = [(offset, text.encode(encoding)) for offset, text in entry["splices"]]
-        return compile_edited(self._sources[path], splices, entry["bom"], encoding, filename)
+        return compile_edited(raw, splices, entry["bom"], encoding, filename)
 
 
 class EditedLoader(SourceFileLoader):
@@ -142,9 +135,23 @@ class EditedLoader(SourceFileLoader):
             return super().get_code(fullname)
 
 
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def _renamed(code: CodeType, filename: str) -> CodeType:
     """``code`` and all code in it, with another file name."""
+    try:
+        from _imp import _fix_co_filename  # type: ignore[attr-defined]
+    except ImportError:  # not every Python has what importlib uses itself
+        return _replaced(code, filename)
+    _fix_co_filename(code, filename)
+    return code
+
+
+def _replaced(code: CodeType, filename: str) -> CodeType:
     constants = tuple(
-        _renamed(item, filename) if isinstance(item, CodeType) else item for item in code.co_consts
+        _replaced(item, filename) if isinstance(item, CodeType) else item for item in code.co_consts
     )
     return code.replace(co_filename=filename, co_consts=constants)

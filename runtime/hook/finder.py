@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own: importing it takes longer than all else here
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
     from .edits import Edits
 

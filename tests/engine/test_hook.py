@@ -1,9 +1,20 @@
 """The import hook on real vLLM: installed with pip beside an engine that nothing changes."""
 
+import ast
 import hashlib
 import os
+import sys
 
+import pytest
 from real_engine import ROOT, Hooked, as_stock, cfac, run, vllm_server
+
+from cfac.codegen.compile import compile_engine
+from cfac.codegen.engine import find_engine
+from cfac.compiler.api import load
+from cfac.compiler.diagnostics import Diagnostics
+
+sys.path.insert(0, str(ROOT / "tests" / "codegen"))
+from codegen_support import relocated, unedited  # noqa: E402
 
 FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 
@@ -26,6 +37,21 @@ def contents(site):
                 status = os.lstat(path)
                 found[path] = status.st_size, status.st_mtime_ns, status.st_ino
     return found
+
+
+@pytest.mark.parametrize("name", ["process-tree", "fast-start", "prespawn"])
+def test_every_line_of_the_edited_modules_is_the_originals(engine, name):
+    spec, _ = load(str(FAST.with_name(f"{name}.yaml")))
+    tree = find_engine(spec, engine, Diagnostics())
+    result = compile_engine(spec, tree)
+    assert result.ok
+    edited = [change for change in result.changes if change.before is not None]
+    assert len(edited) > 5
+    for change in edited:
+        found, original = unedited(relocated(change)), ast.parse(change.before)
+        assert ast.dump(found, include_attributes=True) == ast.dump(
+            original, include_attributes=True
+        ), change.path
 
 
 def test_an_installed_hook_starts_fast_and_uninstalled_leaves_nothing(engine, serve, tmp_path):

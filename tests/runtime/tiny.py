@@ -16,6 +16,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cfac.codegen.apply import apply
 from cfac.codegen.compile import CompileResult, compile_engine
 from cfac.codegen.engine import Engine, find_engine
@@ -58,6 +60,13 @@ def hooked_copy(target: Path, spec_text: str | None = None) -> Path:
 
 
 BACK_ENDS = {"patch": patched_copy, "hook": hooked_copy}
+#: For a test whose fixture ``engine`` is made by copy(): once for each back end.
+both_back_ends = pytest.mark.parametrize("engine", BACK_ENDS, indirect=True)
+
+
+def copy(request: pytest.FixtureRequest, target: Path, spec_text: str | None = None) -> Path:
+    """What patched_copy gives; for a test of both back ends, what they give."""
+    return BACK_ENDS[getattr(request, "param", "patch")](target, spec_text)
 
 
 def python(engine: Path) -> str:
