@@ -14,7 +14,7 @@ from cfac.compiler.api import load
 from cfac.compiler.diagnostics import Diagnostics
 
 sys.path.insert(0, str(ROOT / "tests" / "codegen"))
-from codegen_support import relocated, unedited  # noqa: E402
+from codegen_support import relocated, unedited
 
 FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 
