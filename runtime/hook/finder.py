@@ -2,8 +2,9 @@
 
 Called from the hook's ``.pth`` file in every interpreter of the environment, so it imports
 nothing and opens nothing until the engine is imported.  It answers for the edited modules,
-the generated ``ENGINE._cfac``, and cfac's runtime where none is installed.  Every module is
-first looked up as without the hook, so editable installs and other hooks are followed.
+the generated ``ENGINE._cfac``, and, with an engine, cfac's runtime where none is installed.
+Every module is first looked up as without the hook, so editable installs and other hooks
+are followed.
 
 Nothing here raises into the import system: what goes wrong costs one log line, and the
 engine starts as stock.
@@ -105,7 +106,9 @@ class Finder:
         """The edited module instead of the one that was found."""
         try:
             if name == "cfac":  # an installed one comes first, but a mere folder is none
-                return spec if spec is not None and spec.origin else self._bundled(name, "lib")
+                needed = self._edits is not None or "CFAC_RUN" in os.environ
+                installed = spec is not None and spec.origin is not None
+                return self._bundled(name, "lib") if needed and not installed else spec
             if self._edits is None:
                 self._edits = self._decide(name, spec)
             if self._edits is None:

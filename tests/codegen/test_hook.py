@@ -409,6 +409,8 @@ def test_bundled_runtime_gives_way_to_an_installed_one(own: Environment) -> None
     program = "import tiny.main, cfac.runtime.boot as b, cfac; print(b.__file__, cfac.__version__)"
     out, _ = own.run(program)
     assert "/cfac_hook_tiny_start/lib/cfac/runtime/boot.py" in out
+    alone = "try:\n    import cfac\nexcept ImportError: print('not for other programs')"
+    assert own.run(alone)[0] == "not for other programs\n"
     (own.folder / "cfac").mkdir()  # a folder that merely has the name
     assert "cfac_hook_tiny_start/lib" in own.run(program)[0]
     (own.site / "cfac").mkdir()
