@@ -51,6 +51,7 @@ def compile_case(
         return result, render(diagnostics.sorted(), spec.sources)
 
 
+LINES = {"publish", "wait", "begin", "stop", "use"}
 WRAPPERS = {"replaced", "start", "context", "deferred", "later"}
 
 
@@ -63,9 +64,12 @@ class _Unedited(ast.NodeTransformer):
         if isinstance(node, ast.ImportFrom) and [n.name for n in node.names] == ["_cfac"]:
             self.inserted.append(node)
             return None
-        if isinstance(node, ast.Expr) and _hook(node.value) in {"publish", "wait", "begin", "stop"}:
+        if isinstance(node, ast.Expr) and _hook(node.value) in LINES:
             self.inserted.append(node)
             return None
+        if isinstance(node, ast.If) and _hook(node.test) == "now":
+            self.inserted.append(node.test)
+            return self.visit(node.body[0])
         if isinstance(node, ast.Call) and _hook(node) in WRAPPERS:
             self.inserted.append(node)
             node = node.args[1]
