@@ -39,7 +39,7 @@ def contents(site):
     return found
 
 
-@pytest.mark.parametrize("name", ["process-tree", "fast-start", "prespawn"])
+@pytest.mark.parametrize("name", ["fast-start", "prespawn"])
 def test_every_line_of_the_edited_modules_is_the_originals(engine, name):
     spec, _ = load(str(FAST.with_name(f"{name}.yaml")))
     tree = find_engine(spec, engine, Diagnostics())
