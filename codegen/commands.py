@@ -120,6 +120,13 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
 )
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
 @layout_options
+@click.option(
+    "--backend",
+    type=click.Choice(("patch", "hook")),
+    default="patch",
+    show_default=True,
+    help="A diff of the engine's files, or a wheel that makes the edits at import.",
+)
 @_FORMAT
 def compile_(
     spec_path: str | None,
@@ -129,9 +136,10 @@ def compile_(
     accept: bool,
     model: str | None,
     chunk_size: str | None,
+    backend: str,
     fmt: Format,
 ) -> None:
-    """Generate the patch, plan, lock and report of SPEC.
+    """Generate the patch (or hook), plan, lock and report of SPEC.
 
     A SPEC with 'refine' and without an engine has no patch: its plan is what a loader
     reads. With --model, what the refinement does to that model is reported in a file of
@@ -145,7 +153,7 @@ def compile_(
     from cfac.codegen.engine import find_engine
 
     spec, diagnostics, _ = _load(spec_path or _find_spec(), model, chunk_size)
-    result = None
+    result = tree = None
     folder = Path(output)
     unbound = spec is not None and spec.engine is None and bool(spec.refined)
     if spec is not None and not diagnostics.errors and not unbound:
@@ -170,10 +178,22 @@ def compile_(
         click.echo(summary(found), err=True)
     if spec is None or diagnostics.errors or (result is None and not unbound):
         raise SystemExit(1)
-    named = _plan_only(spec) if result is None else result.outputs(spec.name)
-    outputs = {folder / name: data for name, data in named.items()}
+    stale: list[Path] = []
+    main = f"{spec.name}.patch"
+    if result is None:
+        main, produced = f"{spec.name}.plan.json", _plan_only(spec)
+    else:
+        produced = result.outputs(spec.name)
+    if result is not None and backend == "hook":
+        from cfac.codegen.hook import hook_of, older
+
+        assert tree is not None
+        del produced[main]
+        main, produced[main] = hook_of(spec, result, tree)
+        stale = older(folder, spec.name, main)
+    outputs = {folder / name: data for name, data in produced.items()}
     if check_only:
-        _compare(outputs)
+        _compare(outputs, stale)
         return
     if model is not None:
         from cfac.compiler.layouts.report import render as layout_report
@@ -181,15 +201,17 @@ def compile_(
         outputs[folder / f"{spec.name}.layout.md"] = layout_report(spec).encode()
     for path, data in outputs.items():
         _write(path, data)
+    for path in stale:
+        path.unlink()
     if fmt != "text":
         return
     for line in _layouts(spec):
         click.echo(line)
     if result is None:
-        click.echo(f"{folder / spec.name}.plan.json: no engine to patch")
+        click.echo(f"{folder / main}: no engine to patch")
     else:
         click.echo(
-            f"{folder / spec.name}.patch: {result.bound} of {result.declared} transitions bound, "
+            f"{folder / main}: {result.bound} of {result.declared} transitions bound, "
             f"{len(result.files)} files"
         )
 
@@ -201,11 +223,13 @@ def _plan_only(spec: Spec) -> dict[str, bytes]:
     return {f"{spec.name}.plan.json": render_plan(compile_plan(spec)).encode()}
 
 
-def _compare(outputs: dict[Path, bytes]) -> None:
+def _compare(outputs: dict[Path, bytes], older: list[Path]) -> None:
     stale = {path: _read(path) for path, data in outputs.items() if _read(path) != data}
+    for path in older:
+        click.echo(f"{path}: out of date", err=True)
     for path, old in stale.items():
         click.echo(f"{path}: {'missing' if old is None else 'out of date'}", err=True)
-        if old is None:
+        if old is None or path.suffix == ".whl":
             continue
         lines = difflib.unified_diff(
             old.decode("utf-8", "replace").splitlines(),
@@ -220,7 +244,7 @@ def _compare(outputs: dict[Path, bytes]) -> None:
             click.echo(f"  {line}", err=True)
         if len(shown) > _DIFF_LINES:
             click.echo(f"  ... {len(shown) - _DIFF_LINES} more lines", err=True)
-    if stale:
+    if stale or older:
         click.echo("run cfac compile and commit what it writes", err=True)
         raise SystemExit(3)
 

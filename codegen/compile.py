@@ -43,6 +43,7 @@ class CompileResult:
     declared: int = 0
     replaces: bool = False  # another patch is applied to the tree
     files: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()  # what the patch says, for the other back end
 
     @property
     def ok(self) -> bool:
@@ -157,6 +158,7 @@ def compile_engine(
     result.replaces = before is not None and applied != result.patch
     declared = {f"{component.name}.{state.name}" for component, state in spec.transitions()}
     result.bound = len(work.published & declared)
+    result.changes = tuple(changes)
     result.files = tuple(sorted(change.path for change in changes))
     result.report = render_report(spec, engine.package, engine.version, work.rows, work.published)
     return result

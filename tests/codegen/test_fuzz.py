@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from codegen_support import relocated, unedited
 
 from cfac.codegen.apply import FilePatch, patched
 from cfac.codegen.edit import Edited, EditError, Insert, Wrap, edit
@@ -87,6 +88,11 @@ def test_standard_library(seed: int) -> None:
         assert edited.data.count(b"# cfac:") == lines + raw.count(b"# cfac:")
         assert edited.data.count(b"_cfac.replaced(") == wraps
         change = Change("x/a.py", raw, edited.splices)
+        at_import = unedited(relocated(change))
+        original = ast.parse(raw.decode(source.encoding).removeprefix("\ufeff"))
+        assert ast.dump(at_import, include_attributes=True) == ast.dump(
+            original, include_attributes=True
+        )
         patch = render_patch("n", "0", "x", "1", "1", [change])
         file = FilePatch("x/a.py", sha256(raw), sha256(edited.data))
         from cfac.codegen import apply as applying
