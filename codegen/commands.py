@@ -14,6 +14,7 @@ import click
 from cfac.compiler.api import check as check_spec
 from cfac.compiler.api import load_together
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Span
+from cfac.compiler.layouts.options import layout_options
 from cfac.compiler.model import Spec
 from cfac.compiler.render import FORMATS, Format, emit, summary
 
@@ -37,18 +38,29 @@ _ENGINE = click.option(
 @click.command()
 @click.argument("specs", nargs=-1, type=_SPEC, metavar="[SPEC]...")
 @_ENGINE
+@layout_options
 @_FORMAT
-def check(specs: tuple[str, ...], engine: str | None, fmt: Format) -> None:
-    """Report everything that is wrong with SPEC; with --engine, its anchors too."""
+def check(
+    specs: tuple[str, ...],
+    engine: str | None,
+    model: str | None,
+    chunk_size: str | None,
+    fmt: Format,
+) -> None:
+    """Report everything that is wrong with SPEC; with --engine, its anchors too.
+
+    With --model, the layout of a model's files is read and checked as well.
+    """
     found: list[Diagnostic] = []
     sources: dict[str, str] = {}
     lines: list[str] = []
     for path in specs or (_find_spec(),):
-        spec, diagnostics, order = _load(path)
+        spec, diagnostics, order = _load(path, model=model, chunk_size=chunk_size)
         if spec is not None:
             sources.update(spec.sources)
             if not diagnostics.errors:
                 lines.append(f"{path}: {' > '.join(order)}")
+                lines += _layouts(spec)
                 if engine is not None:
                     lines += _check_engine(path, spec, engine, diagnostics)
         found += diagnostics.sorted()
@@ -63,6 +75,14 @@ def check(specs: tuple[str, ...], engine: str | None, fmt: Format) -> None:
             click.echo(summary(found), err=True)
     if failed:
         raise SystemExit(1)
+
+
+def _layouts(spec: Spec) -> Iterator[str]:
+    """A line for each model that was read."""
+    if any(refined.chunks is not None for refined in spec.refined):
+        from cfac.compiler.layouts.report import summary as summarize
+
+        yield from summarize(spec)
 
 
 def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) -> Iterator[str]:
@@ -104,6 +124,14 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
     help="Write only if every anchor's function is as it was reviewed; else exit with 3.",
 )
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
+@layout_options
+@click.option(
+    "--backend",
+    type=click.Choice(("patch", "hook")),
+    default="patch",
+    show_default=True,
+    help="A diff of the engine's files, or a wheel that makes the edits at import.",
+)
 @_FORMAT
 def compile_(
     spec_paths: tuple[str, ...],
@@ -112,9 +140,16 @@ def compile_(
     check_only: bool,
     update: bool,
     accept: bool,
+    model: str | None,
+    chunk_size: str | None,
+    backend: str,
     fmt: Format,
 ) -> None:
-    """Generate the patch, plan, lock and report of SPEC; of several, one of each.
+    """Generate the patch (or hook), plan, lock and report of SPEC; of several, one of each.
+
+    A SPEC with 'refine' and without an engine has no patch: its plan is what a loader
+    reads. With --model, what the refinement does to that model is reported in a file of
+    its own, NAME.layout.md.
 
     Inside a fork no argument is needed: SPEC is the one startup graph in the current
     folder that no other one there includes, and the engine is the enclosing checkout,
@@ -124,12 +159,15 @@ def compile_(
     from cfac.codegen.drift_commands import explain, tell
     from cfac.codegen.engine import find_engine
 
-    spec, diagnostics, _ = _load(*(spec_paths or (_find_spec(),)))
-    result = drift = None
+    spec, diagnostics, _ = _load(
+        *(spec_paths or (_find_spec(),)), model=model, chunk_size=chunk_size
+    )
+    result = tree = drift = None
     folder = Path(output)
     if update and (check_only or accept):
         raise click.UsageError("--update excludes --check (writes nothing) and --accept")
-    if spec is not None and not diagnostics.errors:
+    unbound = spec is not None and spec.engine is None and bool(spec.refined)
+    if spec is not None and not diagnostics.errors and not unbound:
         tree = find_engine(spec, engine, diagnostics)
         lock = _read(folder / f"{spec.name}.lock")
         text = None if lock is None else lock.decode("utf-8", "replace")
@@ -152,11 +190,24 @@ def compile_(
         click.echo(summary(found), err=True)
     if fmt == "text" and drift is not None:
         tell(drift, moves=check_only or update)
-    if spec is None or result is None or diagnostics.errors:
+    if spec is None or diagnostics.errors or (result is None and not unbound):
         raise SystemExit(1)
-    outputs = {folder / name: data for name, data in result.outputs(spec.name).items()}
+    stale: list[Path] = []
+    main = f"{spec.name}.patch"
+    if result is None:
+        main, produced = f"{spec.name}.plan.json", _plan_only(spec)
+    else:
+        produced = result.outputs(spec.name)
+    if result is not None and backend == "hook":
+        from cfac.codegen.hook import hook_of, older
+
+        assert tree is not None
+        del produced[main]
+        main, produced[main] = hook_of(spec, result, tree)
+        stale = older(folder, spec.name, main)
+    outputs = {folder / name: data for name, data in produced.items()}
     if check_only:
-        _compare(outputs)
+        _compare(outputs, stale)
         return
     if update and drift is not None and not drift.fine:
         click.echo(
@@ -164,20 +215,41 @@ def compile_(
             err=True,
         )
         raise SystemExit(3)
+    if model is not None:
+        from cfac.compiler.layouts.report import render as layout_report
+
+        outputs[folder / f"{spec.name}.layout.md"] = layout_report(spec).encode()
     for path, data in outputs.items():
         _write(path, data)
-    if fmt == "text":
+    for path in stale:
+        path.unlink()
+    if fmt != "text":
+        return
+    for line in _layouts(spec):
+        click.echo(line)
+    if result is None:
+        click.echo(f"{folder / main}: no engine to patch")
+    else:
         click.echo(
-            f"{folder / spec.name}.patch: {result.bound} of {result.declared} transitions bound, "
+            f"{folder / main}: {result.bound} of {result.declared} transitions bound, "
             f"{len(result.files)} files"
         )
 
 
-def _compare(outputs: dict[Path, bytes]) -> None:
+def _plan_only(spec: Spec) -> dict[str, bytes]:
+    """The files of a spec that names no engine: its plan."""
+    from cfac.compiler.plan import compile_plan, render_plan
+
+    return {f"{spec.name}.plan.json": render_plan(compile_plan(spec)).encode()}
+
+
+def _compare(outputs: dict[Path, bytes], older: list[Path]) -> None:
     stale = {path: _read(path) for path, data in outputs.items() if _read(path) != data}
+    for path in older:
+        click.echo(f"{path}: out of date", err=True)
     for path, old in stale.items():
         click.echo(f"{path}: {'missing' if old is None else 'out of date'}", err=True)
-        if old is None:
+        if old is None or path.suffix == ".whl":
             continue
         lines = difflib.unified_diff(
             old.decode("utf-8", "replace").splitlines(),
@@ -192,7 +264,7 @@ def _compare(outputs: dict[Path, bytes]) -> None:
             click.echo(f"  {line}", err=True)
         if len(shown) > _DIFF_LINES:
             click.echo(f"  ... {len(shown) - _DIFF_LINES} more lines", err=True)
-    if stale:
+    if stale or older:
         click.echo("run cfac compile and commit what it writes", err=True)
         raise SystemExit(3)
 
@@ -250,9 +322,11 @@ def _apply(path: str, engine: str | None, *, reverse: bool) -> None:
         raise SystemExit(1)
 
 
-def _load(*paths: str) -> tuple[Spec | None, Diagnostics, list[str]]:
+def _load(
+    *paths: str, model: str | None = None, chunk_size: str | None = None
+) -> tuple[Spec | None, Diagnostics, list[str]]:
     """Specs as one with all that load and check say about it, and the witness order."""
-    spec, loaded = load_together(paths)
+    spec, loaded = load_together(paths, model=model, chunk_size=chunk_size)
     diagnostics = Diagnostics(list(loaded))
     order: list[str] = []
     if spec is not None:

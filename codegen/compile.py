@@ -46,6 +46,7 @@ class CompileResult:
     replaces: bool = False  # another patch is applied to the tree
     files: tuple[str, ...] = ()
     survey: Survey | None = None  # where the anchors are, those without a place included
+    changes: tuple[Change, ...] = ()  # what the patch says, for the other back end
 
     @property
     def ok(self) -> bool:
@@ -163,6 +164,7 @@ def compile_engine(
     result.replaces = before is not None and applied != result.patch
     declared = {f"{component.name}.{state.name}" for component, state in spec.transitions()}
     result.bound = len(work.published & declared)
+    result.changes = tuple(changes)
     result.files = tuple(sorted(change.path for change in changes))
     result.report = render_report(spec, engine.package, engine.version, work.rows, work.published)
     return result

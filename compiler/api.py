@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from cfac.compiler.model import Spec
 
 
-def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
-    """Load a spec and all it includes; names are resolved.
+def load(
+    path: str | Path, *, model: str | None = None, chunk_size: str | None = None
+) -> tuple[Spec | None, Diagnostics]:
+    """Load a spec and all it includes; names are resolved, refinements derived.
+
+    ``model`` is a file, folder or index whose layout is read, ``chunk_size`` a size in
+    bytes, one such as ``8MiB``, or ``auto``; both take the place of what the spec says.
 
     The spec is None where nothing could be modelled.  It may also be given beside
     errors, without what they are about, so that ``check`` finds the rest; only a
@@ -21,14 +26,16 @@ def load(path: str | Path) -> tuple[Spec | None, Diagnostics]:
     """
     from cfac.compiler.load import load as load_spec
 
-    return load_spec(path)
+    return load_spec(path, model=model, chunk_size=chunk_size)
 
 
-def load_together(paths: Sequence[str | Path]) -> tuple[Spec | None, Diagnostics]:
+def load_together(
+    paths: Sequence[str | Path], *, model: str | None = None, chunk_size: str | None = None
+) -> tuple[Spec | None, Diagnostics]:
     """Load several specs as one; a contradiction is an error at both places."""
     from cfac.compiler.load import load_together as load_specs
 
-    return load_specs(paths)
+    return load_specs(paths, model=model, chunk_size=chunk_size)
 
 
 def check(spec: Spec) -> CheckResult:

@@ -16,6 +16,7 @@ from cfac.compiler.conditions import build_condition, build_specifier
 from cfac.compiler.defers import build_defers
 from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.later import refuse_later
+from cfac.compiler.layouts.read import build_refines
 from cfac.compiler.model import (
     Component,
     Dependency,
@@ -70,6 +71,7 @@ def build_spec(root: MapNode, file: str, diagnostics: Diagnostics) -> Spec | Non
         bindings=build_bindings(root.get("bind"), diagnostics),
         defers=tuple(build_defers(root, diagnostics)),
         layouts=builder.layouts(root.get("layouts")),
+        refines=build_refines(root.get("refine"), diagnostics),
         engine=builder.engine(root),
         transport=_transport(root),
     )

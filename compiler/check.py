@@ -71,6 +71,10 @@ def _check(spec: Spec) -> CheckResult:
         replicas = any(component.replicas is not None for component in spec.components.values())
         plain = build(spec, exact=False).without(refs) if replicas else graph
         check_redundant(spec, plain, out)
+    if spec.refined:
+        from cfac.compiler.layouts.proof import check_refinements
+
+        check_refinements(spec, out)
     check_hazards(spec, graph, placing.classes, refs, out)
     order = witness(graph, proof) if proof.holds and not loops else None
     return CheckResult(out.sorted(), order)

@@ -57,6 +57,8 @@ def count_of(spec: Spec, component: Component, counts: Mapping[str, int]) -> int
         return replicas
     if replicas in counts:
         return counts[replicas]
+    if replicas in spec.counts:
+        return spec.counts[replicas]
     param = spec.params.get(replicas)
     default = param.default if param else None
     return default if isinstance(default, int) else 1

@@ -35,7 +35,8 @@ MAX_PAIRS = 10_000
 class Node:
     """One transition; ``symbolic`` stands for all replicas, ``index`` is one of them.
 
-    ``state`` is empty for a join, which only keeps ``x.*.S`` small.
+    ``state`` is empty for a join, which only keeps ``x.*.S`` small.  ``numbered`` by another
+    component (``of chunk``), index i stands for all replicas that belong to i there.
     """
 
     component: str
@@ -44,13 +45,19 @@ class Node:
     symbolic: bool = False
     count: int | str | None = None
     aux: bool = False
+    numbered: str | None = None
 
     def label(self, index: int | None = None) -> str:
         """The name as the spec writes it; ``index`` names one replica of a symbolic node."""
         at = self.index if index is None else index
         if at is not None:
-            return f"{self.component}[{at}].{self.state}"
-        return f"{self.component}[i].{self.state}" if self.symbolic else self.name
+            return self.at(str(at))
+        return self.at("i") if self.symbolic else self.name
+
+    def at(self, index: str) -> str:
+        """The name with an index, as in ``chunk[i-1].InMem`` or ``piece[of chunk i-1].Copied``."""
+        of = "" if self.numbered is None else f"{self.numbered} "
+        return f"{self.component}[{of}{index}].{self.state}"
 
     @property
     def name(self) -> str:
@@ -117,6 +124,7 @@ def build(spec: Spec, *, exact: bool = True) -> Graph:
     """The template graph of ``spec``; with ``exact=False`` nothing at all is expanded."""
     graph = Graph()
     concrete = _concrete(spec) if exact else {}
+    numbered = {v.component: v.numbered for v in spec.layouts.values() if v.numbered}
     for component in spec.components.values():
         replicas = component.replicas
         count = concrete.get(component.name)
@@ -125,8 +133,9 @@ def build(spec: Spec, *, exact: bool = True) -> Graph:
             if replicas is None:
                 graph.nodes.append(Node(component.name, state.name, aux=state.aux))
             elif count is None:
+                of = numbered.get(component.name)
                 graph.nodes.append(
-                    Node(component.name, state.name, None, True, replicas, state.aux)
+                    Node(component.name, state.name, None, True, replicas, state.aux, of)
                 )
             else:
                 graph.nodes.extend(
@@ -163,7 +172,11 @@ def _concrete(spec: Spec) -> dict[str, int]:
     for component in spec.components.values():
         if component.replicas is None:
             continue
-        lists = [len(v.lists) for (name, _), v in spec.layouts.items() if name == component.name]
+        mine = [v for (name, _), v in spec.layouts.items() if name == component.name]
+        if any(v.symbolic for v in mine):
+            counts[component.name] = None
+            continue
+        lists = [len(v.lists) for v in mine]
         if isinstance(component.replicas, int):
             many = component.replicas > MAX_LITERAL and not lists
             counts[component.name] = None if many else component.replicas
@@ -189,7 +202,9 @@ def _concrete(spec: Spec) -> dict[str, int]:
 
 
 def _has_layout(spec: Spec, name: str) -> bool:
-    return any(component == name for component, _ in spec.layouts)
+    return any(
+        component == name and not layout.symbolic for (component, _), layout in spec.layouts.items()
+    )
 
 
 def _shifted_pairs(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -297,7 +312,9 @@ def _add_after(
         layout = spec.layouts.get((component.name, str(index.value)))
         if layout is None:
             return
-        if waits:
+        if waits and symbolic and layout.shift is not None:
+            edge(sources[0], targets[0], weight=layout.shift)
+        elif waits:
             edge(sources[0], targets[0], wide=True)
         else:
             for target, related in zip(targets, layout.lists, strict=False):

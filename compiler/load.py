@@ -82,26 +82,39 @@ def included(path: str | Path) -> set[Path]:
     return loader.done - {Path(path).resolve()}
 
 
-def load(path: str | Path, *, recordings: bool = True) -> tuple[Spec | None, Diagnostics]:
+def load(
+    path: str | Path,
+    *,
+    recordings: bool = True,
+    model: str | None = None,
+    chunk_size: str | None = None,
+) -> tuple[Spec | None, Diagnostics]:
     """Load a spec with all it includes; names are resolved.
 
     The spec is None where nothing could be modelled.  It may be given beside
     errors: what they are about is then left out of it, so that later passes can
     still look for further errors.  Without ``recordings`` what is ``recorded`` is left
-    open: to make a recording, none has to be there.
+    open: to make a recording, none has to be there.  ``model`` and ``chunk_size`` take the
+    place of what the spec's refinements say (docs/tensors.md).
     """
-    return load_together([path], recordings=recordings)
+    return load_together([path], recordings=recordings, model=model, chunk_size=chunk_size)
 
 
 def load_together(
-    paths: Sequence[str | Path], *, recordings: bool = True
+    paths: Sequence[str | Path],
+    *,
+    recordings: bool = True,
+    model: str | None = None,
+    chunk_size: str | None = None,
 ) -> tuple[Spec | None, Diagnostics]:
     """Load one or several specs as one: see :mod:`cfac.compiler.compose`."""
     with calm():
-        return _load(paths, recordings)
+        return _load(paths, recordings, model, chunk_size)
 
 
-def _load(paths: Sequence[str | Path], recordings: bool) -> tuple[Spec | None, Diagnostics]:
+def _load(
+    paths: Sequence[str | Path], recordings: bool, model: str | None, chunk_size: str | None
+) -> tuple[Spec | None, Diagnostics]:
     diagnostics = Diagnostics()
     documents: list[Document] = []
     sources: dict[str, str] = {}
@@ -119,4 +132,14 @@ def _load(paths: Sequence[str | Path], recordings: bool) -> tuple[Spec | None, D
         return None, diagnostics
     if recordings:
         spec = fill_in(spec, sources, diagnostics)
+    if spec.refines:
+        from cfac.compiler.layouts.derive import derive
+
+        derived = derive(spec, model, chunk_size, diagnostics)
+        if derived is None:
+            return None, diagnostics
+        spec = derived
+    elif model is not None:
+        message = f"{spec.name} has no 'refine': there is nothing to read a model's layout for"
+        diagnostics.error("CF624", message, spec.span)
     return resolve(replace(spec, sources=sources), root, diagnostics), diagnostics

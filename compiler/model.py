@@ -7,11 +7,14 @@ nodes of the graph are *transitions*, named by the state they enter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cfac.compiler.diagnostics import Span
+
+if TYPE_CHECKING:
+    from cfac.compiler.layouts.chunkmap import ChunkMap
 
 IndexKind = Literal["none", "all", "offset", "at", "layout"]
 SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
@@ -67,12 +70,15 @@ class Ref:
 class Dependency:
     """One entry of an ``after`` list.
 
-    ``schedule`` marks an order chosen for speed: the chain need not contain it.
+    ``schedule`` marks an order chosen for speed: the chain need not contain it.  ``bound``
+    marks one of a neighbour, ``x[i-R].S``, that stands for a number: of the replicas before
+    i fewer than R may not have reached S (docs/tensors.md says why that is enough).
     """
 
     ref: Ref
     schedule: bool = False
     reason: str | None = None
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +306,56 @@ class MergeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A literal relation: ``lists[k]`` are the indices that ``component[k]`` relates to."""
+    """A relation: ``lists[k]`` are the indices that ``component[k]`` relates to.
+
+    Literal ones are written in the spec.  Those of a refinement come from files, which are
+    known when the engine starts: ``symbolic`` ones stay so in the template graph (their
+    lists are one example).  There the component's replicas may be ``numbered`` by those of
+    another (``of chunk``: a piece by its chunk).  ``shift`` is then by how much the index
+    grows at most from the waiting replica to those that it relates to; None if it may be any.
+    """
 
     component: str
     relation: str
-    lists: tuple[tuple[int, ...], ...]
+    lists: Sequence[tuple[int, ...]]
     span: Span
+    derived: bool = False
+    symbolic: bool = False
+    numbered: str | None = None
+    shift: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refine:
+    """``refine:`` of a component whose replicas are tensors in files (paper section 4.2).
+
+    ``chunk``, ``piece`` and ``states`` are the states of the derived components with their
+    positions.  ``chunk_size`` in bytes, None: chosen where it is loaded.  ``model`` is the
+    file, folder or index whose headers are read now, None: only when the engine starts.
+    """
+
+    component: str
+    span: Span
+    chunk: tuple[tuple[str, Span], ...]
+    piece: tuple[tuple[str, Span], ...]
+    states: tuple[tuple[str, Span], ...]
+    ring: int
+    ring_span: Span
+    depth: int = 1
+    release: Literal["pieces", "tensors"] = "pieces"
+    chunk_size: int | None = None
+    chunk_size_span: Span | None = None
+    model: str | None = None
+    model_span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """A refinement that was derived: from which component, and for which model."""
+
+    refine: Refine
+    naive: Component
+    chunks: ChunkMap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +394,10 @@ class Spec:
     layouts: Mapping[tuple[str, str], Layout] = field(default_factory=dict)
     engine: Engine | None = None
     transport: Literal["thread", "process", "coroutine"] = "process"
+    refines: tuple[Refine, ...] = ()
+    refined: tuple[Refined, ...] = ()
+    #: counts that the files of a model give: parameter's name -> value.
+    counts: Mapping[str, int] = field(default_factory=dict)
     #: file name -> text, of the spec and all it includes; for carets and hashes.
     sources: Mapping[str, str] = field(default_factory=dict)
     #: file name of a recording -> the engine's version in it, and where it is asked for.

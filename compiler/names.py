@@ -173,7 +173,7 @@ class Resolver:
             reason = f"{ref.component} has {target.replicas} replicas"
         elif kind == "layout":
             layout = self.spec.layouts.get((component.name, str(value)))
-            if layout is None or not layout.lists or any(layout.lists):
+            if layout is None or layout.derived or not layout.lists or any(layout.lists):
                 return True
             reason = f"every list of {component.name}.{value} is empty"
         else:

@@ -1,7 +1,7 @@
 """Overlays: a document laid over the one that it includes.
 
-Given keys replace, others stay.  Components, parameters, bindings, layouts and the
-engine are merged by key; ``chain``, ``merge``, ``channel`` and ``name`` are replaced
+Given keys replace, others stay.  Components, parameters, bindings, layouts, refinements
+and the engine are merged by key; ``chain``, ``merge``, ``channel`` and ``name`` are replaced
 when given.  Nodes keep their own positions, so that a message about a merged spec
 still points into the file that says it.
 """
@@ -23,6 +23,7 @@ def overlay(base: MapNode, top: MapNode, diagnostics: Diagnostics) -> MapNode:
         "params": _by_key(_by_key(_replace)),
         "bind": _by_key(_by_key(_replace)),
         "layouts": _by_key(_replace),
+        "refine": _by_key(_by_key(_replace)),
         "engine": _by_key(_replace),
     }
     return _merge(base, top, diagnostics, lambda key: rules.get(key, _replace))

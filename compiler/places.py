@@ -65,6 +65,8 @@ def each_when(spec: Spec) -> Iterator[Test]:
 def check_layouts(spec: Spec, root: MapNode, diagnostics: Diagnostics) -> None:
     """Layouts have a list for each replica, and indices that exist."""
     for layout in spec.layouts.values():
+        if layout.derived:  # checked when its headers are read
+            continue
         owner = spec.components.get(layout.component)
         if owner is None:
             hint = did_you_mean(layout.component, spec.components)

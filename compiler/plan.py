@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cfac.compiler.calm import calm
+from cfac.compiler.layouts.read import COUNTS
 from cfac.compiler.merge import merged
 from cfac.compiler.model import (
     Binding,
@@ -22,6 +23,7 @@ from cfac.compiler.model import (
     Condition,
     Process,
     Ref,
+    Refined,
     Site,
     Spec,
     State,
@@ -185,7 +187,8 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
     around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
         "after": [
-            {**_ref(dependency.ref), "schedule": dependency.schedule} for dependency in state.after
+            {**_ref(d.ref), "schedule": d.schedule, **({"bound": True} if d.bound else {})}
+            for d in state.after
         ],
         "wait": any(site.kind == "wait" for site in sites),
         "begin": around or any(site.kind in ("begin", "wait") for site in sites),
@@ -208,6 +211,21 @@ def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
         if place.split(".")[0] != package
     ]
     return {"deferred": found} if found else {}
+
+
+def _refine(refined: Refined) -> dict[str, Any]:
+    """What a loader needs to give the derived components their replicas."""
+    refine = refined.refine
+    return {
+        "layout": "safetensors",
+        "chunk_size": refine.chunk_size or "auto",
+        "ring": refine.ring,
+        "depth": refine.depth,
+        "release": refine.release,
+        "counts": {"tensors": refined.naive.replicas, **COUNTS},
+        "stands_for": {f"{refine.component}.{refined.naive.states[-1].name}":
+                       f"{refine.component}.{refine.states[-1][0]}"},
+    }  # fmt: skip
 
 
 def compile_plan(spec: Spec, version: VersionTest = lambda _: True) -> dict[str, Any]:
@@ -268,6 +286,12 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
         "layouts": {
             f"{layout.component}.{layout.relation}": [list(row) for row in layout.lists]
             for layout in spec.layouts.values()
+            if not layout.derived  # known when the engine has read the headers
         },
+        **(
+            {"refine": {r.refine.component: _refine(r) for r in spec.refined}}
+            if spec.refined
+            else {}
+        ),
         "chain": [[_ref(ref) for ref in rank] for rank in spec.chain],
     }

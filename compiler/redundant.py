@@ -25,8 +25,11 @@ MAX_NOTES = 8
 def check_redundant(spec: Spec, graph: Graph, out: Diagnostics) -> None:
     """Warn (CF303) of ``after`` entries that the others imply.  ``graph`` is not expanded."""
     search = _Search(spec, graph)
+    derived = {layout.component for layout in spec.layouts.values() if layout.derived}
     for number, edge in enumerate(graph.edges):
         if edge.ref is None or edge.kind in BIRTHS or edge.layout is not None:
+            continue
+        if graph.nodes[edge.target].component in derived:  # nobody wrote it there
             continue
         path = search.implied(number, edge)
         if path is None:

@@ -10,52 +10,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, Tag
 
 from cfac.compiler.refs import NAME_PATTERN, REF_PATTERN
+from cfac.compiler.schema_base import ABSENT, Name, Strict
+from cfac.compiler.schema_base import by_shape as _by_shape
+from cfac.compiler.schema_refine import RefineModel
 
-#: The default of optional keys; typed so that no field has to admit an explicit null.
-ABSENT: Any = None
 SCHEMA_ID = "https://cfac.dev/schema/cfac-v1.schema.json"
 NOT_BUILT = "Known, not built yet: comes with the schedule constructs."
 
 
-def _shape(value: Any) -> str:
-    """The tag by which unions choose: the kind of YAML node.
-
-    The angle brackets keep tags apart from keys in error locations.
-    """
-    if isinstance(value, str):
-        return "<text>"
-    if isinstance(value, dict):
-        return "<mapping>"
-    if isinstance(value, list):
-        return "<list>"
-    if isinstance(value, bool):
-        return "<boolean>"
-    if isinstance(value, (int, float)):
-        return "<number>"
-    return "<nothing>"
-
-
-def _by_shape(expected: str) -> Discriminator:
-    return Discriminator(
-        _shape, custom_error_type="shape", custom_error_message=f"expected {expected}"
-    )
-
-
-def _custom(message: str) -> PydanticCustomError:
-    return PydanticCustomError("shape", "{text}", {"text": message})
-
-
-class Strict(BaseModel):
-    """Unknown keys are errors, and nothing is converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_by_name=False)
-
-
-Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 RefText = Annotated[
     str,
     Field(
@@ -430,6 +395,10 @@ class DocumentModel(Strict):
         default=ABSENT, description="The stock order of the stock transitions."
     )
     merge: list[MergeModel] = Field(default=ABSENT, description="Transitions that run as one.")
+    refine: dict[Name, RefineModel] = Field(
+        default=ABSENT,
+        description="Components of tensors that are loaded in chunks, by name.",
+    )
     bind: dict[str, BindingModel] = Field(
         default=ABSENT, description="Where each transition lives; keys are component.State."
     )

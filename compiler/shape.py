@@ -102,9 +102,12 @@ def _wrong_value(kind: str, error: Any, node: Node) -> tuple[str, Span]:
         bound = context.get("ge", context.get("gt"))
         return f"expected at least {bound}, found {found}", node.span
     if kind == "too_short":
-        return f"expected at least one entry, found {'none' if not _size(node) else found}", (
-            node.span
-        )
+        least, size = context.get("min_length", 1), _size(node)
+        wanted = "one entry" if least == 1 else f"{least} entries"
+        return f"expected at least {wanted}, found {size or 'none'}", node.span
+    if kind == "too_long" and isinstance(node, ListNode):
+        most = context["max_length"]
+        return f"expected at most {most} entries, found {_size(node)}", node.span
     if kind == "too_long" and isinstance(node, MapNode):
         names = ", ".join(repr(key.text) for key, _ in node.entries)
         return f"expected one state in this entry, found {names}", node.entries[1][0].span
@@ -112,7 +115,7 @@ def _wrong_value(kind: str, error: Any, node: Node) -> tuple[str, Span]:
 
 
 def _hint(kind: str, error: Any, node: Node) -> str | None:
-    if kind == "too_long":
+    if kind == "too_long" and isinstance(node, MapNode):
         return "indent the state's options below its name, or write {Ready: {after: core.Ready}}"
     if kind == "literal_error" and isinstance(node, ScalarNode):
         expected = str(error.get("ctx", {}).get("expected", ""))

@@ -120,7 +120,8 @@ def _order(graph: Graph, members: list[int], edges: list[Edge]) -> Step | None:
         position = potentials(len(members), rising)
         if position is not None:
             return _step(graph, members, position, scale, "up")
-    if all(not e.wide and graph.nodes[e.source].symbolic for e in edges):
+    # A layout only bounds by how much the index grows.
+    if all(not e.wide and e.layout is None and graph.nodes[e.source].symbolic for e in edges):
         position = potentials(len(members), [(s, t, -d) for s, t, d in rising])
         if position is not None:
             return _step(graph, members, position, scale, "down")
@@ -209,7 +210,7 @@ def _rounds(graph: Graph, step: Step) -> str:
         if node.symbolic:
             sign = "-" if up else "+"
             index = f"i{sign}{shift}" if shift else "i"
-            names.append(f"{node.component}[{index}].{node.state}")
+            names.append(node.at(index))
         else:
             names.append(f"{node.label()} (at i = {shift})")
     head = "for i = 0, 1, …: " if up else "for i = n-1, n-2, …: "

@@ -151,7 +151,7 @@ def check_unused(spec: Spec, diagnostics: Diagnostics) -> None:
         if dependency.ref.index.kind == "layout"
     }
     for layout in spec.layouts.values():
-        if (layout.component, layout.relation) not in relations:
+        if not layout.derived and (layout.component, layout.relation) not in relations:
             message = f"the layout {layout.component}.{layout.relation} is not used"
             diagnostics.warning("CF604", message, layout.span)
 

@@ -171,17 +171,40 @@ class Plan:
         elif kind == "offset":
             wanted = [(index or 0) + value]
         else:
-            wanted = self.data["layouts"][f"{owner}.{value}"][index or 0]
+            lists = self.data["layouts"].get(f"{owner}.{value}")
+            if lists is None:
+                raise ChannelError(
+                    f"the relation {owner}.{value} is not known: it comes from the headers of a "
+                    "model's files, and no loader has given it"
+                )
+            wanted = lists[index or 0]
         return [(label(component, k), state) for k in wanted if 0 <= k < count]
 
-    def needs(self, transition: str, index: int | None) -> list[Key]:
-        """The keys that a transition waits for, in the spec's order, each once."""
+    def needs(self, transition: str, index: int | None, *, bounds: bool = True) -> list[Key]:
+        """The keys that a transition waits for, in the spec's order, each once.
+
+        A bound is met by waiting for the one neighbour that it names; without ``bounds``
+        those are left out.
+        """
         owner = transition.partition(".")[0]
         entry = self.data["transitions"].get(transition)
         if entry is None:
             raise ChannelError(f"the plan has no transition {transition}")
-        keys = (key for ref in entry["after"] for key in self.resolve(ref, index, owner))
+        keys = (
+            key
+            for ref in entry["after"]
+            if bounds or not ref.get("bound")
+            for key in self.resolve(ref, index, owner)
+        )
         return list(dict.fromkeys(keys))
+
+    def bounds(self, transition: str) -> list[tuple[str, str, int]]:
+        """(component, state, R): of the replicas before i fewer than R may not be in the state."""
+        return [
+            (ref["component"], ref["state"], -ref["index"][1])
+            for ref in self.data["transitions"][transition]["after"]
+            if ref.get("bound")
+        ]
 
     def states(self, component: str) -> list[str]:
         """The component's states, in order."""

@@ -8,6 +8,7 @@ that order stands for).
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from dataclasses import dataclass
 
 from cfac.runtime.history import History
@@ -39,6 +40,7 @@ def verify(history: History, *, chain: bool = False) -> list[Finding]:
     ]
     findings += states
     findings += _dependencies(history, plan)
+    findings += _bounds(history, plan)
     if chain:
         findings += _chain(history, plan)
     return findings
@@ -90,12 +92,35 @@ def _dependencies(history: History, plan: Plan) -> list[Finding]:
             if begin is None:
                 findings.append(Finding("begin", f"{who}.{state} has no recorded begin"))
                 continue
-            for source, awaited in needs:
+            for source, awaited in plan.needs(f"{component}.{state}", index, bounds=False):
                 end = history.end(source, awaited)
                 rule = f"{who}.{state} after {source}.{awaited}"
                 if end is not None and end > begin:
                     message = f"{rule}: it began {_ms(end - begin)} before {source}.{awaited} ended"
                     findings.append(Finding("dependency", message))
+    return findings
+
+
+def _bounds(history: History, plan: Plan) -> list[Finding]:
+    """Of the replicas before i, fewer than R had not reached the state when i began."""
+    findings = []
+    for component in plan.components:
+        for state in plan.states(component)[1:]:
+            for source, awaited, limit in plan.bounds(f"{component}.{state}"):
+                ends: list[int] = []
+                for index in plan.indices(component):
+                    who = label(component, index)
+                    begin = history.begin(who, state)
+                    late = 0 if begin is None else len(ends) - bisect_right(ends, begin)
+                    if late >= limit:
+                        message = (
+                            f"{who}.{state} began while {late} before it had not reached "
+                            f"{source}.{awaited}: fewer than {limit} may"
+                        )
+                        findings.append(Finding("bound", message))
+                    end = history.end(label(source, index), awaited)
+                    if end is not None:
+                        insort(ends, end)
     return findings
 
 

@@ -191,7 +191,7 @@ class _LazyNames:
 
 
 def _params(spec: Spec, query: Query) -> dict[str, Scalar]:
-    values = {name: param.default for name, param in spec.params.items()}
+    values = {name: param.default for name, param in spec.params.items()} | dict(spec.counts)
     recorded = query.recorded.params if query.recorded else {}
     values.update({name: recorded[name] for name in values if name in recorded})
     values.update(query.params)

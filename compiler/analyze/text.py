@@ -13,6 +13,8 @@ from cfac.compiler.draw.timeline import one_line
 _UNITS = ((1e9, "s", 3), (1e6, "ms", 3), (1e3, "us", 3))
 #: Transitions shown at each end of a long critical path.
 _PATH = 40
+#: Replicas of one transition that follow each other are shown together from here up.
+_RUN = 4
 _HOW = {
     "after": "after",
     "fork": "forked at",
@@ -103,18 +105,35 @@ def _against(name: str, times: Times, clock: _Clock, what: str) -> list[list[str
 
 def _path(rows: Sequence[Row], path: Sequence[Step], clock: _Clock) -> list[str]:
     shown = [["critical path", "cost", "until", "began"]]
-    for step in path:
-        row = rows[step.node]
-        shown.append([row.name, clock(row.cost), clock(step.end), _why(step)])
+    runs = _runs(rows, path)
+    for run in runs:
+        name, cost = rows[run[0].node].name, sum(rows[step.node].cost for step in run)
+        if len(run) > 1:
+            name = f"{name} … {rows[run[-1].node].name}"
+        shown.append([name, clock(cost), clock(run[-1].end), _why(run[0])])
     lines = _table(shown, right=(1, 2))
-    if len(path) > 2 * _PATH:
-        left = f"... {len(path) - 2 * _PATH} more (-f json has them)"
+    if len(runs) > 2 * _PATH:
+        left = f"... {len(runs) - 2 * _PATH} more (-f json has them)"
         lines[1 + _PATH : -_PATH] = [left]
-        path = [*path[:_PATH], *path[-_PATH:]]
+        runs = [*runs[:_PATH], *runs[-_PATH:]]
+    path = [step for run in runs for step in run]
     for row in (rows[step.node] for step in path):
         if row.members != (row.name,):
             lines.append(f"  {row.name}: {', '.join(row.members)}")
     return [*lines, ""]
+
+
+def _runs(rows: Sequence[Row], path: Sequence[Step]) -> list[list[Step]]:
+    """The path with many replicas of one transition in a row taken together."""
+    runs: list[list[Step]] = []
+    for step in path:
+        row = rows[step.node]
+        plain = row.members == (row.name,)
+        if runs and plain and rows[runs[-1][0].node].label == row.label:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    return [part for run in runs for part in ([run] if len(run) > _RUN else [[s] for s in run])]
 
 
 def _why(step: Step) -> str:

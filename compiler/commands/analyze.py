@@ -12,6 +12,7 @@ from cfac.compiler.analyze import analyze as analyze_spec
 from cfac.compiler.analyze.select import duration
 from cfac.compiler.api import check, load
 from cfac.compiler.diagnostics import did_you_mean
+from cfac.compiler.layouts.options import layout_options
 from cfac.compiler.model import Scalar, Spec
 from cfac.compiler.render import emit
 
@@ -63,6 +64,7 @@ from cfac.compiler.render import emit
     help="The format; by default text.",
 )
 @click.option("--top", type=click.IntRange(1), default=10, help="Entries per list of the text.")
+@layout_options
 def analyze(
     spec: Path,
     runs: tuple[str, ...],
@@ -73,6 +75,8 @@ def analyze(
     params: tuple[str, ...],
     format_: str,
     top: int,
+    model: str | None,
+    chunk_size: str | None,
 ) -> None:
     """Predict how long SPEC's start takes: its critical path, slack and blame.
 
@@ -81,22 +85,22 @@ def analyze(
     """
     if coreless and cores is None:
         raise click.UsageError("--no-core has a meaning only with --cores")
-    model, diagnostics = load(spec)
-    if model is not None and not diagnostics.errors:
-        diagnostics.extend(check(model).diagnostics)
-    emit(diagnostics.sorted(), model.sources if model else None)
-    if model is None or diagnostics.errors:
+    loaded, diagnostics = load(spec, model=model, chunk_size=chunk_size)
+    if loaded is not None and not diagnostics.errors:
+        diagnostics.extend(check(loaded).diagnostics)
+    emit(diagnostics.sorted(), loaded.sources if loaded else None)
+    if loaded is None or diagnostics.errors:
         sys.exit(1)
     try:
         query = Query(
-            params=_params(model, params),
+            params=_params(loaded, params),
             recorded=_recorded(runs) if runs else None,
             settings=tuple(_setting(text) for text in settings),
             without=without,
             cores=cores,
             coreless=coreless,
         )
-        found = analyze_spec(model, query)
+        found = analyze_spec(loaded, query)
     except SelectionError as error:
         raise click.UsageError(str(error)) from error
 

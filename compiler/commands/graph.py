@@ -12,6 +12,7 @@ from cfac.compiler.api import check, load
 from cfac.compiler.diagnostics import did_you_mean
 from cfac.compiler.draw import FORMATS, render
 from cfac.compiler.draw.build import absent, collapsed, expanded
+from cfac.compiler.layouts.options import layout_options
 from cfac.compiler.model import Param, Scalar, Spec
 from cfac.compiler.render import emit
 
@@ -41,8 +42,15 @@ _BOOLEANS = {"true": True, "false": False}
     metavar="PARAM=VALUE",
     help="A parameter's value for --expand, as in --set workers=4.",
 )
+@layout_options
 def graph(
-    spec: Path, format_: str | None, output: Path | None, expand: bool, settings: tuple[str, ...]
+    spec: Path,
+    format_: str | None,
+    output: Path | None,
+    expand: bool,
+    settings: tuple[str, ...],
+    model: str | None,
+    chunk_size: str | None,
 ) -> None:
     """Draw SPEC's graph.
 
@@ -53,18 +61,18 @@ def graph(
         raise click.UsageError("--set has a meaning only with --expand")
     if format_ is None:
         format_ = _by_suffix(output)
-    model, diagnostics = load(spec)
-    if model is not None:
-        values = _values(model, settings)
-        diagnostics.extend(check(model).diagnostics)
-    emit(diagnostics.sorted(), model.sources if model else None)
-    if model is None:
+    loaded, diagnostics = load(spec, model=model, chunk_size=chunk_size)
+    if loaded is not None:
+        values = _values(loaded, settings)
+        diagnostics.extend(check(loaded).diagnostics)
+    emit(diagnostics.sorted(), loaded.sources if loaded else None)
+    if loaded is None:
         sys.exit(1)
     if expand:
         counts = {name: n for name, n in values.items() if type(n) is int}
-        scene = expanded(model, counts, absent(model, values))
+        scene = expanded(loaded, counts, absent(loaded, values))
     else:
-        scene = collapsed(model)
+        scene = collapsed(loaded)
     drawing = render(scene, format_).encode("utf-8", "backslashreplace")
     if output is None:
         click.echo(drawing, nl=False)

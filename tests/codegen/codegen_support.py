@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from cfac.codegen.compile import CompileResult, compile_engine
 from cfac.codegen.engine import find_engine
+from cfac.codegen.hook import edited
+from cfac.codegen.patch import Change
 from cfac.compiler.api import check, load_together
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.render import render
+from cfac.runtime.hook.relocate import parse_edited
 
 CASES = Path(__file__).parents[1] / "cases" / "codegen"
 REPOSITORY = Path(__file__).parents[2]
@@ -49,6 +53,52 @@ def compile_case(
                 result = compile_engine(spec, tree, **options)  # type: ignore[arg-type]
                 diagnostics.extend(result.diagnostics)
         return result, render(diagnostics.sorted(), spec.sources)
+
+
+LINES = {"publish", "wait", "begin", "stop", "use"}
+WRAPPERS = {"replaced", "start", "context", "deferred", "later"}
+
+
+class _Unedited(ast.NodeTransformer):
+    def __init__(self, inserted: list[ast.AST]) -> None:
+        self.inserted = inserted
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """Drop inserted statements; put wrapped callees in the place of their wrappers."""
+        if isinstance(node, ast.ImportFrom) and [n.name for n in node.names] == ["_cfac"]:
+            self.inserted.append(node)
+            return None
+        if isinstance(node, ast.Expr) and _hook(node.value) in LINES:
+            self.inserted.append(node)
+            return None
+        if isinstance(node, ast.If) and _hook(node.test) == "now":
+            self.inserted.append(node.test)
+            return self.visit(node.body[0])
+        if isinstance(node, ast.Call) and _hook(node) in WRAPPERS:
+            self.inserted.append(node)
+            node = node.args[1]
+            return self.visit(node)
+        return self.generic_visit(node)
+
+
+def _hook(node: ast.AST) -> str | None:
+    """The name of the hook that a call is one of; None if it is another call."""
+    func = getattr(node, "func", None)
+    of = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id
+    return func.attr if isinstance(func, ast.Attribute) and of == "_cfac" else None
+
+
+def unedited(tree: ast.Module, inserted: list[ast.AST] | None = None) -> ast.Module:
+    """An edited tree without its edits, which are added to ``inserted``.  Uses up the tree."""
+    _Unedited([] if inserted is None else inserted).visit(tree)
+    return tree
+
+
+def relocated(change: Change) -> ast.Module:
+    """The tree that the hook compiles, for a file of a compilation."""
+    entry, _ = edited(change)
+    assert change.before is not None
+    return parse_edited(change.before, change.splices, entry["bom"], entry["encoding"])
 
 
 def files(root: Path) -> dict[str, bytes]:

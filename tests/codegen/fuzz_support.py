@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from codegen_support import relocated, unedited
+
 from cfac.codegen.apply import apply, unapply
 from cfac.codegen.edit import Edited, EditError, Insert, Wrap, edit
 from cfac.codegen.patch import Change, render_patch
@@ -150,6 +152,12 @@ def _parse(raw: bytes) -> ast.Module:
         return ast.parse(raw)
 
 
+def _parse_text(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
 def _split(raw: bytes) -> list[bytes]:
     """Lines without their ends, and the ends themselves between them."""
     out: list[bytes] = []
@@ -256,7 +264,17 @@ def edited_files(paths: Sequence[Path], rng: random.Random, done: Fuzzed) -> Ite
         done.layouts[layout] += 1
         done.lines += lines
         done.wraps += wraps
-        yield Change(f"fuzz/m{number}.py", raw, edited.splices)
+        change = Change(f"fuzz/m{number}.py", raw, edited.splices)
+        _check_hook(change, source, f"{path} ({layout})")
+        yield change
+
+
+def _check_hook(change: Change, source: Source, what: str) -> None:
+    """What the hook compiles is the original tree, positions included, plus the edits."""
+    original = _parse_text((change.before or b"").decode(source.encoding).removeprefix("\ufeff"))
+    at_import = unedited(relocated(change))
+    one, other = (ast.dump(tree, include_attributes=True) for tree in (at_import, original))
+    assert one == other, what
 
 
 def round_trip(changes: Sequence[Change], root: Path) -> bytes:

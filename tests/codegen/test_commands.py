@@ -171,3 +171,31 @@ def test_lock(fork: Path) -> None:
     assert "CF413" not in run("compile", "--accept").output
     assert (fork / "patches/tiny-start.lock").read_bytes() != lock
     assert "CF413" not in run("compile").output
+
+
+def test_the_hook_in_place_of_the_patch(fork: Path) -> None:
+    before = files(fork)
+    done = run("compile", "--backend", "hook")
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 transitions bound" in done.output
+    names = sorted(path.name for path in (fork / "patches").iterdir())
+    (wheel,) = (name for name in names if name.endswith(".whl"))
+    assert wheel.startswith("cfac_hook_tiny_start-") and "+tiny.1.2.0.g" in wheel
+    assert [name for name in names if name != wheel] == [
+        f"tiny-start.{end}" for end in ("lock", "md", "plan.json")
+    ]
+    assert {k: v for k, v in files(fork).items() if not k.startswith("patches/")} == before
+    assert run("compile", "--backend", "hook", "--check").exit_code == 0
+    assert run("compile", "--check").exit_code == 3  # there is no patch
+
+    (fork / "start.yaml").write_text(SPEC.replace("at: after", "at: before"))
+    other = fork / "patches" / "cfac_hook_tiny_start_too-1-py3-none-any.whl"
+    other.write_bytes(b"of another spec")
+    done = run("compile", "--backend", "hook", "--check")
+    assert done.exit_code == 3
+    assert f"patches/{wheel}: out of date" in done.output
+    assert ".whl: missing" in done.output
+    assert run("compile", "--backend", "hook").exit_code == 0
+    assert not (fork / "patches" / wheel).exists()
+    assert len(list((fork / "patches").glob("*.whl"))) == 2
+    assert run("compile", "--backend", "hook", "--check").exit_code == 0

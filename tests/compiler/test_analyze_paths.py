@@ -331,13 +331,30 @@ def test_a_hundred_thousand_transitions_take_seconds():
     assert len(found.path) == 50_002
     lines = text.render(found).splitlines()
     assert len(lines) < 120
-    assert "... 49922 more (-f json has them)" in lines
-    assert [line.split()[0] for line in lines if line.startswith(("chunk[0].", "model."))] == [
-        "chunk[0].InMem", "chunk[0].InGPU", "model.Loaded",
+    path = lines[lines.index("") + 2 :]
+    assert [line.split("  ")[0] for line in path[:3]] == [
+        "chunk[0].InMem", "chunk[0].InGPU … chunk[49999].InGPU", "model.Loaded",
     ]  # fmt: skip
+    assert path[1].split()[3:7] == ["150.000", "us", "150.002", "us"]
     blame = {item.name: item.fall for item in found.blame}
     assert blame["chunk.*.InGPU"] == found.times.predicted - 2 * 50_000 - 1
     assert taken < 32 * few  # eight times the graph: a quadratic pass would take 64 times as long
+
+
+def test_a_long_path_is_shown_by_its_two_ends():
+    made = spec(component("a", {f"S{n}": [] for n in range(201)}))
+    found = analyze(made, Query(settings=tuple((f"a.S{n}", 1) for n in range(1, 201))))
+    lines = text.render(found).splitlines()
+    assert "... 120 more (-f json has them)" in lines
+    shown = [line.split()[0] for line in lines if line.startswith("a.S")]
+    assert shown == [f"a.S{n}" for n in (*range(1, 41), *range(161, 201))]
+
+
+def test_few_replicas_in_a_row_are_shown_each():
+    made = spec(component("a", {"S": [], "A": ["a[i-1].A"]}, 4))
+    found = analyze(made, Query(settings=(("a.A", 1),)))
+    lines = [line.split("  ")[0] for line in text.render(found).splitlines()]
+    assert lines[lines.index("critical path") + 1 :][:4] == ["a[0].A", "a[1].A", "a[2].A", "a[3].A"]
 
 
 def test_merged_groups_unite_their_waits_and_take_as_long_as_their_members():

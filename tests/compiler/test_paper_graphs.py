@@ -178,8 +178,11 @@ def test_a_deeper_queue() -> None:
 
 
 def test_large_layout_is_linear() -> None:
-    tensors = [[t // 4, t // 4 + 1] for t in range(20_000)]
-    model = refined(tensors, ring=3)
-    start = time.perf_counter()
-    assert errors(model) == []
-    assert time.perf_counter() - start < 6
+    def taken(count: int) -> float:
+        model = refined([[t // 4, t // 4 + 1] for t in range(count)], ring=3)
+        start = time.process_time()
+        assert errors(model) == []
+        return time.process_time() - start
+
+    few = min(taken(5_000) for _ in range(3))
+    assert taken(40_000) < 32 * few  # eight times the graph: a quadratic pass would take 64 times

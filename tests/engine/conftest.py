@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_engine import ROOT, Patched, cfac, vllm_server
+from real_engine import ROOT, Hooked, Patched, cfac, vllm_server
 
 from cfac.runtime.processes import processes_of_run
 
@@ -77,6 +77,31 @@ def patched(engine, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def hooked(engine, tmp_path_factory):
+    """hooked(spec) -> an environment with that spec's hook installed; one per spec."""
+    made: dict[Path, Hooked] = {}
+
+    def make(spec: Path) -> Hooked:
+        if spec not in made:
+            folder = tmp_path_factory.mktemp("hook")
+            environment = Hooked(folder / "environment", engine)
+            environment.before = environment.files()
+            site = str(vllm_server.site_packages(engine))
+            cfac("compile", str(spec), "--engine", site, "-o", str(folder), "--backend", "hook")
+            environment.install(next(folder.glob("*.whl")))
+            made[spec] = environment
+        return made[spec]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def back_end(request, patched, hooked):
+    """back_end(name) -> the fixture that applies a spec in that way."""
+    return {"patch": patched, "hook": hooked}.__getitem__
+
+
+@pytest.fixture(scope="session")
 def vllm_cache(tmp_path_factory) -> Path:
     """One VLLM_CACHE_ROOT for all starts: its model-inspection cache is warm after the first."""
     return tmp_path_factory.mktemp("vllm-cache")
@@ -84,15 +109,19 @@ def vllm_cache(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def serve(engine, model, vllm_cache):
-    """serve(patched or None, ...) -> a started Server; ended at the end of the test."""
+    """serve(patched, hooked or None, ...) -> a started Server; ended at the end of the test."""
     servers = []
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a shell's background job, as CI may be, ignores SIGINT, and its children would
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def start(copy: Patched | None = None, *, installed: bool = True, **options):
+    def start(copy: Patched | Hooked | None = None, *, installed: bool = True, **options):
+        own = engine
+        if isinstance(copy, Hooked):
+            own, installed = copy.engine, False
+            options["environment"] = copy.environment | options.get("environment", {})
         made = vllm_server.Server(
-            engine,
+            own,
             model,
             package=copy.package if copy else None,
             paths=[ROOT] if installed else [],

@@ -17,7 +17,7 @@ import tiny  # noqa: E402
 from cfac.runtime.history import History, read_run  # noqa: E402
 from cfac.runtime.processes import processes_of_run  # noqa: E402
 
-__all__ = ["ROOT", "Patched", "as_stock", "cfac", "tiny", "vllm_server"]
+__all__ = ["ROOT", "Hooked", "Patched", "as_stock", "cfac", "run", "tiny", "vllm_server"]
 
 
 class Patched:
@@ -26,6 +26,48 @@ class Patched:
     def __init__(self, package: Path, patch: Path) -> None:
         self.package = package
         self.patch = patch
+        self.log_lines = 1  # of cfac's, in a start without trouble
+
+
+class Hooked:
+    """An environment of its own that sees the engine's packages, and has a spec's hook.
+
+    The engine stands there as it is installed; cfac does not.
+    """
+
+    package = None
+    log_lines = 2  # the hook's own
+
+    def __init__(self, folder: Path, engine: Path) -> None:
+        self.engine = folder
+        self.environment = {"CFAC_HOOK": "1"}
+        run(engine / "bin" / "python", "-m", "venv", "--without-pip", folder)
+        self.site = vllm_server.site_packages(folder)
+        # found there, but .pth files in it are not read
+        (self.site / "engine.pth").write_text(f"{vllm_server.site_packages(engine)}\n")
+        script = (engine / "bin" / "vllm").read_text().split("\n", 1)[1]
+        (folder / "bin" / "vllm").write_text(f"#!{folder}/bin/python\n{script}")
+        (folder / "bin" / "vllm").chmod(0o755)
+
+    def pip(self, *arguments: str | Path) -> str:
+        command = [self.engine / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+        return run(*command, *arguments)
+
+    def install(self, wheel: Path) -> None:
+        self.pip("install", "--no-deps", "--no-index", wheel)
+
+    def files(self) -> list[str]:
+        found = (path.relative_to(self.engine) for path in self.engine.rglob("*"))
+        return sorted(str(path) for path in found)
+
+
+def run(*command: str | Path) -> str:
+    """Run a command without anything of cfac's in its environment; its output."""
+    hidden = ("CFAC_", "PYTHONPATH")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    done = subprocess.run([*command], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
 
 
 def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) -> str:
@@ -37,10 +79,10 @@ def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) ->
     return result.stdout + result.stderr
 
 
-def as_stock(serve, copy: Patched, tensor_parallel: int) -> History:
+def as_stock(serve, copy: Patched | Hooked, tensor_parallel: int) -> History:
     """A patched start that answers as stock, conforms, needs no fallback and leaves nothing.
 
-    Its run's history.  Parents and children are as in stock, and the log has one line more.
+    Its run's history.  Parents and children are as in stock, and the log has a line more.
     """
     stock = serve(None, tensor_parallel=tensor_parallel)
     stock.wait_ready()
@@ -62,5 +104,5 @@ def as_stock(serve, copy: Patched, tensor_parallel: int) -> History:
     workers = [tree[f"VllmWorker-{i}"] for i in range(tensor_parallel)]
     assert {parent for _, parent in workers} == {tree["EngineCore"][0]}
     lines = [line for line in server.log.splitlines() if line.startswith("cfac: ")]
-    assert len(lines) == 1, lines
+    assert len(lines) == copy.log_lines, lines
     return history

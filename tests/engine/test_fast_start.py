@@ -19,8 +19,9 @@ def test_a_forked_start_answers_as_stock_and_conforms(serve, patched, tensor_par
     assert history.end("core", "Start") < history.end("frontend", "ConfigReady")
 
 
-def test_observed_only_it_starts_as_the_engine_does(serve, patched):
-    server = serve(patched(FAST), environment={"CFAC_OBSERVE": "1"})
+@pytest.mark.parametrize("name", ["patch", "hook"])
+def test_observed_only_it_starts_as_the_engine_does(serve, back_end, name):
+    server = serve(back_end(name)(FAST), environment={"CFAC_OBSERVE": "1"})
     server.wait_ready()
     server.complete()
     run = server.run_folder()

@@ -16,8 +16,8 @@ PROGRAM = Path(__file__).with_name("stock_or_prespawned.py")
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    return tiny.patched_copy(tmp_path_factory.mktemp("prespawn") / "tree", SPEC)
+def engine(request, tmp_path_factory):
+    return tiny.copy(request, tmp_path_factory.mktemp("prespawn") / "tree", SPEC)
 
 
 def fallbacks(result_or_text):
@@ -243,11 +243,12 @@ print(child.exitcode)
 # -- in an engine ----------------------------------------------------------------
 
 
+@tiny.both_back_ends
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_prespawned_start_conforms_and_answers_as_stock(engine, runs, workers):
     result = tiny.run(engine, runs, "--workers", str(workers))
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
-    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert len(result.stderr.splitlines()) == tiny.lines(engine), result.stderr
     history = tiny.history(runs)
     assert tiny.messages(history) == []
     assert list(history.of("fallback")) == list(history.of("given_up")) == []
@@ -260,6 +261,7 @@ def test_a_prespawned_start_conforms_and_answers_as_stock(engine, runs, workers)
     assert tiny.nothing_left(runs)
 
 
+@tiny.both_back_ends
 def test_every_process_is_created_at_once(engine, runs):
     """Core and workers do their independent part while there is no config."""
     delay = "frontend.ConfigReady=600"
@@ -287,12 +289,13 @@ def test_disabled_starts_as_stock(engine, runs):
     assert not runs.exists()
 
 
+@tiny.both_back_ends
 def test_an_unsupported_configuration_gives_the_children_up(engine, runs):
     """Seen only when the config exists: core and workers end, the engine makes its own."""
     result = tiny.run(engine, runs, "--workers", "2", "--experimental", TINYENGINE_SLOW="0.5")
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
     assert len([line for line in result.stderr.splitlines() if "as stock" in line]) == 1
-    assert len(result.stderr.splitlines()) == 2, result.stderr
+    assert len(result.stderr.splitlines()) == 1 + tiny.lines(engine), result.stderr
     assert tiny.nothing_left(runs)
 
 
@@ -377,6 +380,7 @@ def test_two_engines_in_one_process(engine, runs):
     assert tiny.nothing_left(runs)
 
 
+@tiny.both_back_ends
 def test_an_engine_that_forks_gets_its_own_processes(engine, runs):
     result = tiny.run(engine, runs, "--workers", "2", TINYENGINE_START_METHOD="fork")
     assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr

@@ -206,3 +206,44 @@ def test_a_run_without_a_plan(tmp_path):
     history = read_run(write(tmp_path / "run", None, GOOD))
     found = verify(history)
     assert found == [Finding("plan", "the run has no plan: nothing to compare it with")]
+
+
+def bounded(steps, limit=2):
+    """Chunks that are read into ``limit`` buffers; begins and publishes of the read only."""
+    chunk = component(["InDisk", "InMem", "Destroyed"], 4)
+    made = plan({"chunk": chunk}, {"chunk.InMem": [f"chunk[i-{limit}].Destroyed"]})
+    made["transitions"]["chunk.InMem"]["after"][0]["bound"] = True
+    return made, [f"publish chunk[{i}].InDisk" for i in range(4)] + steps
+
+
+def read(i):
+    return [f"begin chunk[{i}].InMem", f"publish chunk[{i}].InMem"]
+
+
+def test_a_bound_is_about_how_many_and_not_which(tmp_path):
+    """Chunk 0 keeps its buffer; 1, 2 and 3 use the other one after each other."""
+    made, steps = bounded(
+        [*read(0), *read(1), "publish chunk[1].Destroyed", *read(2), "publish chunk[2].Destroyed",
+         *read(3), "publish chunk[3].Destroyed", "publish chunk[0].Destroyed"]
+    )  # fmt: skip
+    assert check(tmp_path, made, steps) == []
+    del made["transitions"]["chunk.InMem"]["after"][0]["bound"]
+    assert [kind for kind, _ in check(tmp_path, made, steps)] == ["dependency"]
+
+
+def test_a_bound_that_is_exceeded(tmp_path):
+    made, steps = bounded(
+        [*read(0), *read(1), *read(2), "publish chunk[1].Destroyed", *read(3),
+         "publish chunk[3].Destroyed", "publish chunk[0].Destroyed", "publish chunk[2].Destroyed"]
+    )  # fmt: skip
+    assert check(tmp_path, made, steps) == [
+        ("bound", "chunk[2].InMem began while 2 before it had not reached chunk.Destroyed: "
+                  "fewer than 2 may"),
+        ("bound", "chunk[3].InMem began while 2 before it had not reached chunk.Destroyed: "
+                  "fewer than 2 may"),
+    ]  # fmt: skip
+
+
+def test_a_bounded_transition_has_a_begin(tmp_path):
+    made, steps = bounded(["publish chunk[2].InMem"])
+    assert ("begin", "chunk[2].InMem has no recorded begin") in check(tmp_path, made, steps)

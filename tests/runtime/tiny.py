@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,12 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cfac.codegen.apply import apply
-from cfac.codegen.compile import compile_engine
-from cfac.codegen.engine import find_engine
+from cfac.codegen.compile import CompileResult, compile_engine
+from cfac.codegen.engine import Engine, find_engine
+from cfac.codegen.hook import build_hook
 from cfac.compiler import api
 from cfac.runtime.history import read_run
 from cfac.runtime.processes import processes_of_run
@@ -35,6 +41,48 @@ def patched_copy(
 
     ``prepare`` may change the copy before it is patched.
     """
+    apply(_compiled(target, spec_text, prepare)[1].patch, target)
+    return target
+
+
+def hooked_copy(target: Path, spec_text: str | None = None) -> Path:
+    """Copy the tiny engine to ``target``, with an environment in which its hook is installed.
+
+    cfac is not in that environment; python() and environment() know of it.
+    """
+    engine, result = _compiled(target, spec_text)
+    _, wheel = build_hook("tiny", "0" * 64, engine.package, engine.version, result.changes)
+    venv.create(target / "venv", symlinks=True)
+    (site,) = (target / "venv").glob("lib/python3*/site-packages")
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        archive.extractall(site)
+    return target
+
+
+BACK_ENDS = {"patch": patched_copy, "hook": hooked_copy}
+#: For a test whose fixture ``engine`` is made by copy(): once for each back end.
+both_back_ends = pytest.mark.parametrize("engine", BACK_ENDS, indirect=True)
+
+
+def copy(request: pytest.FixtureRequest, target: Path, spec_text: str | None = None) -> Path:
+    """What patched_copy gives; for a test of both back ends, what they give."""
+    return BACK_ENDS[getattr(request, "param", "patch")](target, spec_text)
+
+
+def python(engine: Path) -> str:
+    """The Python that runs a copy of the engine."""
+    own = engine / "venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def lines(engine: Path) -> int:
+    """How many lines cfac logs in a start without trouble: the run's, and the hook's."""
+    return 1 if python(engine) == sys.executable else 2
+
+
+def _compiled(
+    target: Path, spec_text: str | None, prepare: Callable[[Path], None] | None = None
+) -> tuple[Engine, CompileResult]:
     shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
     if prepare is not None:
         prepare(target)
@@ -49,13 +97,14 @@ def patched_copy(
     assert engine is not None, [d.message for d in diagnostics]
     result = compile_engine(spec, engine)
     assert result.ok, [d.message for d in result.diagnostics]
-    apply(result.patch, target)
-    return target
+    return engine, result
 
 
-def environment(runs: Path, **extra: str) -> dict[str, str]:
+def environment(runs: Path, engine: Path | None = None, **extra: str) -> dict[str, str]:
     base = {k: v for k, v in os.environ.items() if not k.startswith("CFAC_")}
-    return base | {"PYTHONPATH": str(ROOT), "CFAC_RUNS": str(runs)} | extra
+    hooked = engine is not None and python(engine) != sys.executable
+    base |= {"CFAC_HOOK": "1", "PYTHONPATH": ""} if hooked else {"PYTHONPATH": str(ROOT)}
+    return base | {"CFAC_RUNS": str(runs)} | extra
 
 
 def start(
@@ -73,9 +122,9 @@ def start(
     if not installed:  # -S: an editable install must not be found either
         extra["PYTHONPATH"] = ""
     process = subprocess.Popen(
-        [sys.executable, *([] if installed else ["-S"]), "-m", "tinyengine.frontend", *arguments],
+        [python(engine), *([] if installed else ["-S"]), "-m", "tinyengine.frontend", *arguments],
         cwd=engine,
-        env=environment(runs, **extra),
+        env=environment(runs, engine, **extra),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,9 +151,9 @@ def run_script(engine, runs, text, **extra):
     script = engine / "script.py"
     script.write_text(text)
     return subprocess.run(
-        [sys.executable, str(script)],
+        [python(engine), str(script)],
         cwd=engine,
-        env=environment(runs, **extra),
+        env=environment(runs, engine, **extra),
         capture_output=True,
         text=True,
         timeout=120,
