@@ -25,7 +25,13 @@ from cfac.codegen.positions import entry as entry_point
 from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
-from cfac.codegen.versions import check_imports, check_names, for_version, gone_recorded
+from cfac.codegen.versions import (
+    check_attributes,
+    check_imports,
+    check_names,
+    for_version,
+    gone_recorded,
+)
 from cfac.compiler.check import check
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer, SiteKind, Spec, Test
@@ -47,6 +53,7 @@ class CompileResult:
     replaces: bool = False  # another patch is applied to the tree
     files: tuple[str, ...] = ()
     losses: tuple[Loss, ...] = ()  # what was left out
+    rows: tuple[Row, ...] = ()  # the edits, as the report lists them
 
     @property
     def ok(self) -> bool:
@@ -165,6 +172,7 @@ def compile_engine(
     result.plan, result.lock = plan, new_lock
     result.replaces = before is not None and applied != result.patch
     result.bound = len(work.published & declared)
+    result.rows = tuple(work.rows)
     result.files = tuple(sorted(change.path for change in changes))
     result.report = render_report(
         spec, engine.package, engine.version, work.rows, work.published, result.losses
@@ -189,6 +197,7 @@ def _bind(spec: Spec, tree: Tree, engine: Engine) -> _Work:
     _check_recordings(work, engine)
     check_names(spec, tree, engine.version, work.diagnostics)
     check_imports(spec, tree, engine.version, work.diagnostics)
+    check_attributes(spec, tree, engine.version, work.diagnostics)
     for file in work.files.values():
         _add_import(work, file)
     return work

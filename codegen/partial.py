@@ -153,15 +153,14 @@ class Partial:
         self._put(replace(component, states=states))
 
     def _rebind(self) -> None:
-        """Bind what is there; what waits for nothing any more has no wait, and no poll."""
+        """Bind what is there; what waits for nothing any more has no wait."""
         bindings: list[Binding] = []
         for binding in self.spec.bindings:
             state = self.spec.state_of(binding.ref)
             if state is None:
                 continue
-            first = self.spec.components[binding.ref.component].states[0] is state
             sites = binding.sites
-            if not state.after and not first:
+            if not state.after:
                 sites = tuple(site for site in sites if site.kind != "wait")
             bindings.append(replace(binding, sites=sites))
         self.spec = replace(self.spec, bindings=tuple(bindings))

@@ -1,8 +1,8 @@
 """What a spec says of one version of the engine, beside its sites.
 
-A site that does not bind is found by ``anchors``.  But a process of another name, or a
-module that is gone, has no site: its states would not be seen, its import would fail,
-and all that at run time, with a line in a log.  Both are checked here, in the source.
+A site that does not bind is found by ``anchors``.  But a process of another name, a
+module that is gone, or an attribute that a parameter reads has no site: it would be
+missed at run time, with a line in a log.  These are checked here, in the source.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from cfac.codegen import candidates
 from cfac.codegen.anchors import Tree
@@ -19,7 +20,7 @@ from cfac.codegen.places import dotted, module_file
 from cfac.codegen.sites import version_holds
 from cfac.codegen.source import SourceError, from_bytes
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
-from cfac.compiler.model import Process, Spec, State
+from cfac.compiler.model import Param, Process, Spec, State
 
 _SHOWN = 4
 _MAKES_PROCESS = re.compile(rb"Process\s*\(")
@@ -82,7 +83,7 @@ def _name_span(process: Process) -> Span:
 
 def _made_names(tree: Tree) -> Iterator[tuple[re.Pattern[str], str, str]]:
     """The ``name=`` of every call of a ``…Process``: a pattern, its text, its place."""
-    for path in sorted((tree.root / tree.package).rglob("*.py")):
+    for path in _files(tree):
         name = path.relative_to(tree.root).as_posix()
         try:
             raw = tree.unpatched.get(name) or path.read_bytes()
@@ -146,6 +147,44 @@ def check_imports(spec: Spec, tree: Tree, version: str, diagnostics: Diagnostics
 def gone_imports(state: State, tree: Tree) -> tuple[str, ...]:
     """The engine's modules that a spec itself names for a state's work and that are gone."""
     return tuple(m for m in explicit(state) if _of(tree, m) and not _exists(tree, m))
+
+
+def check_attributes(spec: Spec, tree: Tree, version: str, diagnostics: Diagnostics) -> None:
+    """Warn where a parameter's value reads an attribute that nothing in the engine has."""
+    wanted: dict[str, list[tuple[Param, str, Span]]] = {}
+    for param in spec.params.values():
+        for source in param.sources:
+            for name in _attributes(source.value or ""):
+                wanted.setdefault(name, []).append((param, source.value or "", source.span))
+    left = {name.encode(): uses for name, uses in wanted.items()}
+    for path in _files(tree):
+        if not left:
+            return
+        raw = path.read_bytes()
+        for word in [w for w in left if w in raw]:
+            if re.search(rb"\b" + re.escape(word) + rb"\b", raw):
+                del left[word]
+    for word, uses in left.items():
+        for param, value, span in uses:
+            diagnostics.warning(
+                "CF434",
+                f"parameter {param.name!r} reads {value}, and nothing in {tree.package} {version} "
+                f"is called {word.decode()!r}: it would keep its early value",
+                span,
+                help="give an expression that this version has",
+            )
+
+
+def _attributes(expression: str) -> list[str]:
+    try:
+        tree = ast.parse(expression.strip(), mode="eval") if expression else ast.Module([], [])
+    except SyntaxError:
+        return []  # reported where it is written
+    return [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+
+
+def _files(tree: Tree) -> Iterator[Path]:
+    return iter(sorted((tree.root / tree.package).rglob("*.py")))
 
 
 def gone_recorded(spec: Spec, tree: Tree) -> str:

@@ -112,3 +112,27 @@ bind:
     assert result is not None and not result.ok
     assert "error[CF432]: core.Warm imports tiny.mian, tiny.x, which tiny 1.0 does not have" in text
     assert "nearest to tiny.mian: tiny.main" in text
+
+
+@pytest.mark.parametrize("attribute", ["size", "sizes"])
+def test_an_attribute_that_nothing_has_is_a_warning(tmp_path, attribute):
+    """It would raise where the parameter is read, and the early value would stay."""
+    spec = f"""\
+apiVersion: cfac/v1
+kind: StartupGraph
+name: tiny-start
+engine: {{package: tiny, versions: ">=1,<3"}}
+params:
+  n: {{type: int, default: 1, from: [{{value: config.parallel.{attribute}, at: core.Ready}}]}}
+components:
+  core: {{states: [Start, Ready]}}
+bind:
+  core.Ready: {{publish: {{in: "tiny.main:run", at: exit}}}}
+"""
+    main = "def run(config):\n    return config.parallel\n\n\nclass Parallel:\n    size: int\n"
+    main = main.replace("return config.parallel", "config.parallel\n    return config")
+    result, text = compiled(tmp_path, spec, main, "1.0")
+    assert result is not None and result.ok
+    assert ("warning[CF434]" in text) is (attribute == "sizes"), text
+    if attribute == "sizes":
+        assert "nothing in tiny 1.0 is called 'sizes'" in text and "spec.yaml:6:" in text
