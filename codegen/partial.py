@@ -6,7 +6,8 @@
   before it, and an interval that ended there ends at the state after it;
 - a fork or a prespawn: the engine starts the process by itself;
 - early imports of modules that are gone;
-- a wait that is an order for speed (``schedule: true``).
+- a wait that is an order for speed (``schedule: true``);
+- deferred work: it is done where the engine does it.
 
 Never left out: stock states and their sites, waits that correctness needs, parameters.
 What is left is a spec like any other: it is checked again, and only then compiled.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cfac.codegen.anchors import Tree
+from cfac.codegen.places import module_file
 from cfac.codegen.sites import version_holds
 from cfac.codegen.versions import gone_imports
 from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Note
@@ -26,6 +28,7 @@ from cfac.compiler.model import (
     PROCESS_KINDS,
     Binding,
     Component,
+    Defer,
     Dependency,
     MergeGroup,
     Ref,
@@ -42,11 +45,12 @@ UNBOUND = frozenset({"CF403", "CF404", "CF405", "CF406", "CF407", "CF408", "CF40
 
 @dataclass(frozen=True, slots=True)
 class Construct:
-    """A part of a schedule, and whose it is."""
+    """A part of a schedule, and whose it is; of deferred work, its entry."""
 
-    kind: Literal["state", "process", "imports", "order"]
-    component: str
+    kind: Literal["state", "process", "imports", "order", "defer"]
+    component: str = ""
     state: str = ""
+    deferred: Defer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,9 @@ class Partial:
 
     def leave_out(self, construct: Construct, why: Diagnostic) -> None:
         """Take a construct out of the spec, with all that hangs on it."""
+        if construct.deferred is not None:
+            self._less_deferred(construct.deferred, why)
+            return
         component = self.spec.components[construct.component]
         state = component.state(construct.state)
         if construct.kind == "process":
@@ -96,6 +103,22 @@ class Partial:
         self._put(replace(component, process=stock))
         for state in born:
             self._no_state(self.spec.components[component.name], state, why)
+
+    def _less_deferred(self, entry: Defer, why: Diagnostic) -> None:
+        """Without the modules that are gone (CF403); without it at all, if it has no place."""
+        package = self.tree.package
+        kept = tuple(
+            place
+            for place in entry.places
+            if place.split(".")[0] != package
+            or (why.code == "CF403" and module_file(self.tree.root, place.removesuffix(".**")))
+        )
+        if kept == entry.places:
+            return  # a second module of it that is gone: the first error took both
+        gone = ", ".join(place for place in entry.places if place not in kept)
+        self._lose(f"{entry.kind} {entry.name} is not deferred in {gone}", why)
+        smaller = (replace(d, places=kept) if d == entry else d for d in self.spec.defers)
+        self.spec = replace(self.spec, defers=tuple(d for d in smaller if d.places))
 
     def _no_order(self, component: Component, state: State, why: Diagnostic) -> None:
         orders = ", ".join(str(dependency.ref) for dependency in state.after)
@@ -210,6 +233,9 @@ def blamed(spec: Spec, version: str, error: Diagnostic) -> list[Construct]:
             for component, state in spec.transitions()
             if state.span == error.span
         ]
+    deferred = [Construct("defer", deferred=d) for d in spec.defers if d.span == error.span]
+    if deferred:
+        return deferred
     found = [
         construct
         for construct, site in _sites(spec)

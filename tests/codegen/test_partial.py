@@ -231,3 +231,26 @@ def test_a_construct_of_other_versions_is_left_out_and_a_mistake_is_not(folder):
     result, text = compile_case(folder, allow_partial=True)
     assert result is not None and not result.ok and result.losses == ()
     assert "two publish sites can apply in the same configuration" in text
+
+
+def test_deferred_work_without_its_place_is_done_in_place(folder):
+    """The modules that are there keep it; one that matches nothing loses all of it."""
+    spec = folder / "spec.yaml"
+    spec.write_text(
+        SPEC
+        + """defer:
+  - {decorator: slow.compile, in: [tiny.common, tiny.gone, tiny.lost, other.module]}
+  - {call: patch_all, in: tiny.http, until: json}
+"""
+    )
+    (folder / "engine/tiny/common.py").write_text("@slow.compile\ndef f():\n    pass\n")
+    refused, text = compile_case(folder)
+    assert refused is not None and not refused.ok
+    assert "error[CF403]: defer slow.compile: no module 'tiny.gone'" in text
+    assert "error[CF405]: defer: no call patch_all runs at the import of tiny.http" in text
+    assert text.count("--allow-partial leaves it out: ") == 2
+    result, text = compile_case(folder, allow_partial=True)
+    assert "left out: decorator slow.compile is not deferred in tiny.gone, tiny.lost" in text
+    assert "left out: call patch_all is not deferred in tiny.http" in text
+    assert plan_of(result)["engine"]["deferred"] == [["slow.compile", "other.module"]]
+    assert result.patch.count(b"_cfac.deferred(") == 1 and b"_cfac.later(" not in result.patch
