@@ -158,6 +158,7 @@ def boot(engine: Path, model: Path, names: list[str]) -> dict[str, Any]:
                     run = server.run_folder()
                     server.stop()
                     said = problems(server, run, name) if name != "stock" else []
+                    states = len(read_run(run).publishes) if run else 0
             finally:
                 if name != "stock":
                     shutil.rmtree(package, ignore_errors=True)
@@ -166,7 +167,6 @@ def boot(engine: Path, model: Path, names: list[str]) -> dict[str, Any]:
                 said.append("other answers than stock")
             if said:
                 raise BenchFailed(f"{engine.name}, {name}, {workers} workers: {'; '.join(said)}")
-            states = len(read_run(run).publishes) if run else 0
             outcome[f"{name} {workers}"] = {"ready": round(seconds, 1), "states": states}
             print(f"{engine.name}: {name}, {workers} workers: ready after {seconds:.1f} s")
     return outcome
