@@ -31,6 +31,7 @@ from cfac.codegen.versions import (
     check_names,
     for_version,
     gone_recorded,
+    present,
 )
 from cfac.compiler.check import check
 from cfac.compiler.diagnostics import Diagnostics
@@ -117,7 +118,7 @@ def compile_engine(
     ``allow_partial``, what is there for speed only and has no place in this engine is
     left out, and reported (see ``partial``).
     """
-    declared = {f"{component.name}.{state.name}" for component, state in spec.transitions()}
+    declared = present(spec, engine.version)
     diagnostics = Diagnostics()
     result = CompileResult(diagnostics, declared=len(declared))
     before = None if applied is None else originals(applied, engine.root)

@@ -20,7 +20,7 @@ from cfac.codegen.places import dotted, module_file
 from cfac.codegen.sites import version_holds
 from cfac.codegen.source import SourceError, from_bytes
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
-from cfac.compiler.model import Param, Process, Spec, State
+from cfac.compiler.model import Component, Param, Process, Spec, State, Strategy
 
 _SHOWN = 4
 _MAKES_PROCESS = re.compile(rb"Process\s*\(")
@@ -28,10 +28,19 @@ _SUFFIXES = (".so", ".pyd")  # extension modules
 
 
 def for_version(spec: Spec, version: str, diagnostics: Diagnostics) -> Spec:
-    """The spec with the one name that each process has in this version of the engine."""
+    """What a spec says of this version of the engine.
+
+    Each process has its one name.  A component that this version does not have is bound
+    nowhere and does nothing; the plan keeps it, as one that is never there.
+    """
     components = dict(spec.components)
+    absent: set[str] = set()
     for component in spec.components.values():
         process = component.process
+        if not version_holds(component.when, version, diagnostics):
+            absent.add(component.name)
+            components[component.name] = _idle(component)
+            continue
         if process is None or not process.names:
             continue
         here = [n for n in process.names if version_holds(n.when, version, diagnostics)]
@@ -48,7 +57,26 @@ def for_version(spec: Spec, version: str, diagnostics: Diagnostics) -> Spec:
             continue
         named = replace(process, name=here[0].text, names=(here[0],))
         components[component.name] = replace(component, process=named)
-    return replace(spec, components=components)
+    bindings = tuple(b for b in spec.bindings if b.ref.component not in absent)
+    return replace(spec, components=components, bindings=bindings)
+
+
+def _idle(component: Component) -> Component:
+    """A component without anything that an engine's source would have to hold."""
+    states = tuple(replace(s, imports=(), recorded_part=None) for s in component.states)
+    process = component.process and replace(
+        component.process, strategy=Strategy(), name=None, names=(), stop=(), start=(), context=()
+    )
+    return replace(component, states=states, process=process, policy=None)
+
+
+def present(spec: Spec, version: str) -> set[str]:
+    """The transitions of the components that this version of the engine has."""
+    return {
+        f"{component.name}.{state.name}"
+        for component, state in spec.transitions()
+        if version_holds(component.when, version, Diagnostics())
+    }
 
 
 def check_names(spec: Spec, tree: Tree, version: str, diagnostics: Diagnostics) -> None:

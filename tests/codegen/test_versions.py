@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from codegen_support import compile_case, make_engine
+
+from cfac.runtime.plan import Plan
 
 NAMES = """\
 apiVersion: cfac/v1
@@ -136,3 +139,50 @@ bind:
     assert ("warning[CF434]" in text) is (attribute == "sizes"), text
     if attribute == "sizes":
         assert "nothing in tiny 1.0 is called 'sizes'" in text and "spec.yaml:6:" in text
+
+
+LATER = """\
+apiVersion: cfac/v1
+kind: StartupGraph
+name: tiny-start
+engine: {package: tiny, versions: ">=1,<3"}
+components:
+  core: {states: [Start, {Ready: {after: helper.Up}}]}
+  helper:
+    when: {version: ">=2"}
+    policy: {gc: frozen, until: Up}
+    process:
+      spawned_by: core
+      name: Helper
+      strategy: {fork: core.Start}
+      start: {in: "tiny.main:helper", at: replace_callee, call: Process}
+      stop: {in: "tiny.main:end", at: entry}
+    states: [Start, {Warm: {aux: true, does: {import: [tiny.warm]}}}, Up]
+bind:
+  core.Start: {publish: {in: "tiny.main:run", at: entry}}
+  core.Ready:
+    begin: {in: "tiny.main:run", at: before, call: finish}
+    publish: {in: "tiny.main:run", at: exit}
+  helper.Up: {publish: {in: "tiny.main:up", at: exit}}
+"""
+
+
+def test_a_component_of_later_versions_needs_no_place_in_earlier_ones(tmp_path):
+    """It is in the plan as one that is never there: who waits for it does not wait."""
+    main = "def run():\n    finish()\n    return 1\n"
+    result, text = compiled(tmp_path / "old", LATER, main, "1.5")
+    assert result is not None and result.ok and not text, text
+    assert (result.bound, result.declared) == (1, 1)
+    plan = json.loads(result.plan)
+    assert not Plan.of(plan).present("helper")
+    assert b"helper" not in result.patch.split(b"_cfac/plan.json")[0]
+    result, text = compiled(tmp_path / "new", LATER, main, "2.0")
+    assert result is not None and not result.ok
+    assert {"CF404", "CF432"} <= set(re.findall(r"error\[(\w+)\]", text))
+    main += '\n\ndef up():\n    return 1\n\n\ndef helper():\n    Process(name="Helper")\n'
+    make_engine(tmp_path / "whole/engine", f"{main}\n\ndef end():\n    pass\n", "2.0")
+    (tmp_path / "whole/engine/tiny/warm.py").write_text("")
+    (tmp_path / "whole/spec.yaml").write_text(LATER, "utf-8")
+    result, text = compile_case(tmp_path / "whole")
+    assert result is not None and result.ok and not text, text
+    assert (result.bound, result.declared) == (3, 3)
