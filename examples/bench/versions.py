@@ -167,7 +167,7 @@ def boot(engine: Path, model: Path, names: list[str]) -> dict[str, Any]:
                 said.append("other answers than stock")
             if said:
                 raise BenchFailed(f"{engine.name}, {name}, {workers} workers: {'; '.join(said)}")
-            outcome[f"{name} {workers}"] = {"ready": round(seconds, 1), "states": states}
+            outcome[f"{name} {workers}"] = {"states": states}
             print(f"{engine.name}: {name}, {workers} workers: ready after {seconds:.1f} s")
     return outcome
 
