@@ -21,6 +21,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,13 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def boot(engine: Path, model: Path, names: list[str]) -> dict[str, Any]:
+def boot(
+    engine: Path, model: Path, names: list[str], workers_of: Sequence[int] = WORKERS
+) -> dict[str, Any]:
     """Start a real vLLM stock and with each spec's patch.  BenchFailed if one does not."""
     site = install_cfac(OUT / "site")
     outcome: dict[str, Any] = {}
-    for workers in WORKERS:
+    for workers in workers_of:
         common = {
             "engine": engine,
             "model": model,
@@ -197,10 +200,20 @@ def main() -> int:
         metavar=("ENGINE", "MODEL"),
         help="a real engine to start (its folder ends in its version), and a model for it",
     )
+    parser.add_argument(
+        "--boot-only", action="store_true", help="keep what the file says of the sources"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=WORKERS,
+        help="for --boot: at how many workers each is started; default: 1 2",
+    )
     arguments = parser.parse_args()
     old = json.loads(arguments.json.read_text("utf-8")) if arguments.json.exists() else {}
-    found: dict[str, Any] = {}
-    for package, version in WHEELS:
+    found: dict[str, Any] = old.get("engines", {}) if arguments.boot_only else {}
+    for package, version in [] if arguments.boot_only else WHEELS:
         tree = fetch(package, version, arguments.sources.resolve())
         for name in SPECS[package]:
             with tempfile.TemporaryDirectory() as folder:
@@ -214,8 +227,9 @@ def main() -> int:
             version = re.sub(r".*-", "", engine.resolve().name)
             names = [n for n in SPECS["vllm"] if "bound" in found[f"vllm {version}"][n]]
             date = datetime.now(UTC).strftime("%Y-%m-%d")
-            starts = boot(engine.resolve(), model.resolve(), names)
-            boots[f"vllm {version}"] = {"date": date, "starts": starts}
+            starts = boot(engine.resolve(), model.resolve(), names, arguments.workers)
+            known = boots.get(f"vllm {version}", {}).get("starts", {})
+            boots[f"vllm {version}"] = {"date": date, "starts": known | starts}
     cfac_version = cfac("--version").split()[-1]
     write_json(arguments.json, {"cfac": cfac_version, "engines": found, "boots": boots})
     return 0
