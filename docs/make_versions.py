@@ -60,7 +60,7 @@ def _summary(engine: str, name: str, row: dict[str, Any], boot: dict[str, Any] |
         return f"| {engine} | {name} | refused ({reason}) |" + f" {NOTHING} |" * 5
     starts = boot["starts"] if boot else {}
     workers = [key.split()[1] for key in starts if key.split()[0] == name]
-    boots = "TP=" + ", ".join(workers) if workers else "not run"
+    boots = "TP=" + ", ".join(workers) if workers else "no record"
     yes = [{True: "yes", False: "**no**"}[row[key]] for key in ("applies", "parses", "restored")]
     bound = f"{row['bound']} of {row['declared']}"
     cells = [engine, name, bound, str(len(row["left_out"])), *yes, boots]

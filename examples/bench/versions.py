@@ -82,7 +82,7 @@ def examine(spec: Path, tree: Path, folder: Path) -> dict[str, Any]:
     warnings = [d for d in diagnostics if d.severity == "warning" and d.code != "CF433"]
     row: dict[str, Any] = {
         "errors": [f"{e.code}: {e.message}" for e in said.errors],
-        "warnings": [f"{w.code}: {w.message}" for w in warnings],
+        "warnings": [f"{w.code}: {w.message}".replace(f"{ROOT}/", "") for w in warnings],
         "left_out": [],
     }
     if result is None or not result.ok:
