@@ -7,7 +7,7 @@ import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from cfac.compiler.diagnostics import Diagnostic, Diagnostics, Span
 from cfac.compiler.layouts.options import layout_options
 from cfac.compiler.model import Spec
 from cfac.compiler.render import FORMATS, Format, emit, summary
+
+if TYPE_CHECKING:
+    from cfac.codegen.compile import CompileResult
 
 _DIFF_LINES = 12
 _FORMAT = click.option(
@@ -28,6 +31,11 @@ _FORMAT = click.option(
     help="How diagnostics are printed.",
 )
 _SPEC = click.Path(exists=True, dir_okay=False)
+_PARTIAL = click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Leave out what is there for speed only and has no place in this engine, and say so.",
+)
 _ENGINE = click.option(
     "--engine",
     type=click.Path(exists=True),
@@ -38,11 +46,13 @@ _ENGINE = click.option(
 @click.command()
 @click.argument("specs", nargs=-1, type=_SPEC, metavar="[SPEC]...")
 @_ENGINE
+@_PARTIAL
 @layout_options
 @_FORMAT
 def check(
     specs: tuple[str, ...],
     engine: str | None,
+    allow_partial: bool,
     model: str | None,
     chunk_size: str | None,
     fmt: Format,
@@ -62,7 +72,7 @@ def check(
                 lines.append(f"{path}: {' > '.join(order)}")
                 lines += _layouts(spec)
                 if engine is not None:
-                    lines += _check_engine(path, spec, engine, diagnostics)
+                    lines += _check_engine(path, spec, engine, diagnostics, allow_partial)
         found += diagnostics.sorted()
     failed = any(item.severity == "error" for item in found)
     if found or fmt == "json":
@@ -85,19 +95,21 @@ def _layouts(spec: Spec) -> Iterator[str]:
         yield from summarize(spec)
 
 
-def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) -> Iterator[str]:
+def _check_engine(
+    path: str, spec: Spec, engine: str, diagnostics: Diagnostics, allow_partial: bool
+) -> Iterator[str]:
     from cfac.codegen.compile import compile_engine
     from cfac.codegen.engine import find_engine
 
     tree = find_engine(spec, engine, diagnostics)
     if tree is not None:
         applied = _read(Path("patches", f"{spec.name}.patch"))
-        result = compile_engine(spec, tree, applied=applied)
+        result = compile_engine(spec, tree, applied=applied, allow_partial=allow_partial)
         diagnostics.extend(result.diagnostics)
         if result.ok:
             yield (
                 f"{path}: {result.bound} of {result.declared} transitions bound in "
-                f"{tree.package} {tree.version}"
+                f"{tree.package} {tree.version}" + _left_out(result)
             )
 
 
@@ -124,6 +136,7 @@ def _check_engine(path: str, spec: Spec, engine: str, diagnostics: Diagnostics) 
     help="Write only if every anchor's function is as it was reviewed; else exit with 3.",
 )
 @click.option("--accept", is_flag=True, help="Renew the lock's fingerprints.")
+@_PARTIAL
 @layout_options
 @click.option(
     "--backend",
@@ -140,6 +153,7 @@ def compile_(
     check_only: bool,
     update: bool,
     accept: bool,
+    allow_partial: bool,
     model: str | None,
     chunk_size: str | None,
     backend: str,
@@ -174,7 +188,14 @@ def compile_(
         patch = folder / f"{spec.name}.patch"
         drift = explain(spec, engine, text, _read(patch))
         if tree is not None:
-            result = compile_engine(spec, tree, lock=text, accept=accept, applied=_read(patch))
+            result = compile_engine(
+                spec,
+                tree,
+                lock=text,
+                accept=accept,
+                applied=_read(patch),
+                allow_partial=allow_partial,
+            )
             diagnostics.extend(result.diagnostics)
             if result.replaces and not check_only:
                 diagnostics.error(
@@ -232,8 +253,12 @@ def compile_(
     else:
         click.echo(
             f"{folder / main}: {result.bound} of {result.declared} transitions bound, "
-            f"{len(result.files)} files"
+            f"{len(result.files)} files" + _left_out(result)
         )
+
+
+def _left_out(result: CompileResult) -> str:
+    return f", {len(result.losses)} left out" if result.losses else ""
 
 
 def _plan_only(spec: Spec) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from cfac.codegen.engine import Engine
 from cfac.codegen.lock import Touched, renew
 from cfac.codegen.order import arrange
 from cfac.codegen.package import package_files
+from cfac.codegen.partial import Loss, narrow, offered, report_losses
 from cfac.codegen.patch import Change, render_patch
 from cfac.codegen.places import module_name
 from cfac.codegen.positions import Point, Refused, in_coroutine, points, where
@@ -26,6 +27,15 @@ from cfac.codegen.report import Row, render_report
 from cfac.codegen.sites import Bound, applicable, version_test
 from cfac.codegen.source import Source
 from cfac.codegen.survey import Survey, scope_function, survey
+from cfac.codegen.versions import (
+    check_attributes,
+    check_imports,
+    check_names,
+    for_version,
+    gone_recorded,
+    present,
+)
+from cfac.compiler.check import check
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer, SiteKind, Spec, Test
 from cfac.compiler.plan import compile_plan, render_plan
@@ -47,6 +57,8 @@ class CompileResult:
     files: tuple[str, ...] = ()
     survey: Survey | None = None  # where the anchors are, those without a place included
     changes: tuple[Change, ...] = ()  # what the patch says, for the other back end
+    losses: tuple[Loss, ...] = ()  # what was left out
+    rows: tuple[Row, ...] = ()  # the edits, as the report lists them
 
     @property
     def ok(self) -> bool:
@@ -102,16 +114,20 @@ def compile_engine(
     lock: str | None = None,
     accept: bool = False,
     applied: bytes | None = None,
+    allow_partial: bool = False,
 ) -> CompileResult:
     """Compile a checked spec for an engine tree.  Reads the tree, writes nothing.
 
     ``lock`` is the text of the lock file of an earlier compilation.  ``applied`` is its
-    patch: where the tree has it applied, the tree is read as if it had not.
+    patch: where the tree has it applied, the tree is read as if it had not.  With
+    ``allow_partial``, what is there for speed only and has no place in this engine is
+    left out, and reported (see ``partial``).
     """
+    declared = present(spec, engine.version)
     diagnostics = Diagnostics()
-    result = CompileResult(diagnostics, declared=sum(1 for _ in spec.transitions()))
+    result = CompileResult(diagnostics, declared=len(declared))
     before = None if applied is None else originals(applied, engine.root)
-    work = _Work(spec, Tree(engine.root, engine.package, before or {}), diagnostics)
+    tree = Tree(engine.root, engine.package, before or {})
     if before is None and (engine.folder / "_cfac" / "__init__.py").exists():
         diagnostics.error(
             "CF411",
@@ -120,25 +136,26 @@ def compile_engine(
             help="take the patch out with cfac unapply, or name an unpatched tree with --engine",
         )
         return result
-    bounds = applicable(spec, engine.version, diagnostics)
-    result.survey = work.survey = survey(work.tree, engine.version, bounds, spec.defers)
+    spec = for_version(spec, engine.version, diagnostics)
+    work = _bind(spec, tree, engine)
+    if work.diagnostics.errors:
+        partial = narrow(
+            spec, tree, engine.version, lambda smaller: _bind(smaller, tree, engine).diagnostics
+        )
+        if allow_partial and partial.losses:
+            spec, result.losses = partial.spec, tuple(partial.losses)
+            work = _bind(spec, tree, engine)
+            work.diagnostics.extend(e for e in check(spec).diagnostics if e.severity == "error")
+            report_losses(partial, work.diagnostics)
+        else:
+            work.diagnostics.items = [offered(error, partial) for error in work.diagnostics]
+    diagnostics.extend(work.diagnostics)
+    work.diagnostics = diagnostics
+    result.survey = work.survey
 
     def holds(test: Test) -> bool:
         return version_test(test, engine.version, diagnostics)
 
-    for bound in bounds:
-        _place(work, bound)
-    for component in spec.components.values():
-        for state in birth_prefix(spec, component):
-            name = f"{component.name}.{state.name}"
-            work.published.add(name)
-            work.rows.append(Row(name, "publish", "birth", "", 0, "the child's birth", ""))
-    for deferred in spec.defers:
-        _defer(work, deferred, len(bounds))
-    _check_params(work, bounds)
-    _check_recordings(work, engine)
-    for file in work.files.values():
-        _add_import(work, file)
     if diagnostics.errors:
         return result
     changes = _edit(work)
@@ -155,19 +172,45 @@ def compile_engine(
         work.touched,
         diagnostics,
         accept=accept,
-        anchors=[asdict(anchor) for anchor in result.survey.anchors],
+        anchors=[asdict(anchor) for anchor in work.survey.anchors],
     )
     result.patch = render_patch(
         spec.name, spec_hash(spec), engine.package, engine.version, cfac.__version__, changes
     )
     result.plan, result.lock = plan, new_lock
     result.replaces = before is not None and applied != result.patch
-    declared = {f"{component.name}.{state.name}" for component, state in spec.transitions()}
     result.bound = len(work.published & declared)
     result.changes = tuple(changes)
+    result.rows = tuple(work.rows)
     result.files = tuple(sorted(change.path for change in changes))
-    result.report = render_report(spec, engine.package, engine.version, work.rows, work.published)
+    result.report = render_report(
+        spec, engine.package, engine.version, work.rows, work.published, result.losses
+    )
     return result
+
+
+def _bind(spec: Spec, tree: Tree, engine: Engine) -> _Work:
+    """Find the place of every site, and check what else the spec says of the engine."""
+    work = _Work(spec, tree, Diagnostics())
+    bounds = applicable(spec, engine.version, work.diagnostics)
+    work.survey = survey(tree, engine.version, bounds, spec.defers)
+    for bound in bounds:
+        _place(work, bound)
+    for component in spec.components.values():
+        for state in birth_prefix(spec, component):
+            name = f"{component.name}.{state.name}"
+            work.published.add(name)
+            work.rows.append(Row(name, "publish", "birth", "", 0, "the child's birth", ""))
+    for deferred in spec.defers:
+        _defer(work, deferred, len(bounds))
+    _check_params(work, bounds)
+    _check_recordings(work, engine)
+    check_names(spec, tree, engine.version, work.diagnostics)
+    check_imports(spec, tree, engine.version, work.diagnostics)
+    check_attributes(spec, tree, engine.version, work.diagnostics)
+    for file in work.files.values():
+        _add_import(work, file)
+    return work
 
 
 def _place(work: _Work, bound: Bound) -> None:
@@ -361,7 +404,7 @@ def _check_recordings(work: _Work, engine: Engine) -> None:
             work.diagnostics.warning(
                 "CF418",
                 f"{name} was recorded with {engine.package} {version}, and this is "
-                f"{engine.version}",
+                f"{engine.version}" + gone_recorded(work.spec, work.tree),
                 span,
                 help=f"record again: cfac record --imports {work.spec.file} -- COMMAND",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cfac.codegen.partial import Loss
 from cfac.compiler.model import Spec
 
 
@@ -22,9 +23,14 @@ class Row:
 
 
 def render_report(
-    spec: Spec, package: str, version: str, rows: Sequence[Row], bound: set[str]
+    spec: Spec,
+    package: str,
+    version: str,
+    rows: Sequence[Row],
+    bound: set[str],
+    losses: Sequence[Loss] = (),
 ) -> str:
-    """The report: per transition its sites and edits, and what is not bound."""
+    """The report: per transition its sites and edits, and what is left out."""
     declared = [f"{component.name}.{state.name}" for component, state in spec.transitions()]
     starts = [f"{c.name}.{c.states[0].name}" for c in spec.components.values()]
     names = [n for n in starts if any(row.transition == n for row in rows)] + declared
@@ -54,6 +60,9 @@ def render_report(
     if deferred:
         out += ["", "## Deferred", "", "| work | kind | until | place | edit |"]
         out += ["| --- | --- | --- | --- | --- |", *(_line(row) for row in deferred)]
+    if losses:
+        out += ["", "## Left out", ""]
+        out += [f"- {loss.lost}: {loss.because.message}" for loss in losses]
     out += ["", "## Files", "", *(f"- `{path}`" for path in files)]
     return "\n".join(out) + "\n"
 

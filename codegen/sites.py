@@ -59,7 +59,7 @@ def applicable(spec: Spec, version: str, diagnostics: Diagnostics) -> list[Bound
         of_binding: list[Site] = []
         for kind in KINDS:
             sites = binding.of(kind)
-            here = [site for site in sites if _version_holds(site.when, version, diagnostics)]
+            here = [site for site in sites if version_holds(site.when, version, diagnostics)]
             if sites and not here:
                 diagnostics.error(
                     "CF409",
@@ -106,7 +106,8 @@ def _process_sites(spec: Spec) -> list[Binding]:
     ]
 
 
-def _version_holds(when: Condition | None, version: str, diagnostics: Diagnostics) -> bool:
+def version_holds(when: Condition | None, version: str, diagnostics: Diagnostics) -> bool:
+    """Whether what a condition says of the engine's version holds."""
     tests = [test for test in when.tests if test.subject == "version"] if when else []
     return all(version_test(test, version, diagnostics) for test in tests)
 

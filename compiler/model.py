@@ -145,14 +145,25 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessName:
+    """The multiprocessing name of a process in some versions of the engine."""
+
+    text: str
+    when: Condition | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """How a component's process comes to be.
 
     ``name`` is the multiprocessing name by which the runtime knows the process;
-    ``{i}`` in it stands for the replica index.  ``stop`` is where the engine begins to
-    end the process by itself: after that its end is no failure.  ``start`` is the callee
-    that makes the process object (the child is there before and is adopted there);
-    ``context`` are callees that return the multiprocessing context (all of them apply).
+    ``{i}`` in it stands for the replica index.  Of ``names`` exactly one holds for each
+    version of the engine; where that is not known, ``name`` is the first.  ``stop`` is
+    where the engine begins to end the process by itself: after that its end is no
+    failure.  ``start`` is the callee that makes the process object (the child is there
+    before and is adopted there); ``context`` are callees that return the multiprocessing
+    context (all of them apply).
     """
 
     spawned_by: str | None
@@ -162,6 +173,7 @@ class Process:
     stop: tuple[Site, ...] = ()
     start: tuple[Site, ...] = ()
     context: tuple[Site, ...] = ()
+    names: tuple[ProcessName, ...] = ()
 
     def of(self, kind: SiteKind) -> tuple[Site, ...]:
         """The sites of one kind; none for the kinds of a transition."""

@@ -6,9 +6,10 @@ The shape is already checked; what has the wrong one is left out without a messa
 from __future__ import annotations
 
 from cfac.compiler.bindings import build_site
+from cfac.compiler.conditions import build_condition
 from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.later import refuse_later
-from cfac.compiler.model import BIRTHS, Policy, Process, Ref, Site, SiteKind, Strategy
+from cfac.compiler.model import BIRTHS, Policy, Process, ProcessName, Ref, Site, SiteKind, Strategy
 from cfac.compiler.nodes import items, text, text_node, texts
 from cfac.compiler.recorded import WORD
 from cfac.compiler.recordings import MODULE
@@ -23,6 +24,7 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
         return None
     refuse_later(node, "process", diagnostics)
     spawned_by = text_node(node.get("spawned_by"))
+    names = _names(node.get("name"), diagnostics)
 
     def sites(kind: SiteKind) -> tuple[Site, ...]:
         return tuple(
@@ -33,13 +35,37 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
 
     return Process(
         spawned_by=spawned_by.text if spawned_by else None,
-        name=text(node.get("name")),
+        name=names[0].text if names else None,
         strategy=_strategy(node.get("strategy"), diagnostics),
         span=spawned_by.span if spawned_by else key.span,
         stop=sites("stop"),
         start=sites("start"),
         context=sites("context"),
+        names=names,
     )
+
+
+def _names(node: Node | None, diagnostics: Diagnostics) -> tuple[ProcessName, ...]:
+    """The process's name; of a list, each holds for some versions of the engine."""
+    found: list[ProcessName] = []
+    for item in items(node):
+        if isinstance(item, MapNode):
+            when = build_condition(item.get("when"), diagnostics)
+            for test in when.tests if when else ():
+                if test.subject != "version":
+                    message = "a process's name goes by the engine's version only"
+                    hint = 'write when: {version: ">=0.18"}'
+                    diagnostics.error("CF109", message, test.span, help=hint)
+            name = text_node(item.get("is"))
+            if item.key("is") is None:
+                message = "the entry does not say what the name is"
+                hint = 'write {is: EngineCore, when: {version: ">=0.18"}}'
+                diagnostics.error("CF108", message, item.span, help=hint)
+        else:
+            name, when = text_node(item), None
+        if name is not None:
+            found.append(ProcessName(name.text, when, name.span))
+    return tuple(found)
 
 
 def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:

@@ -197,17 +197,18 @@ def _check_adopted(
             if component.replicas is None
             else 'give the processes\' multiprocessing names, as in name: "Worker-{i}"',
         )
-    elif process.name is not None and ("{i}" in process.name) != (component.replicas is not None):
-        span = span_at(root, ("components", name, "process", "name"), process.span)
+    for given in process.names:
+        if ("{i}" in given.text) == (component.replicas is not None):
+            continue
         out.error(
             "CF222",
-            f"{name} is prespawned under the name {process.name!r}, "
+            f"{name} is prespawned under the name {given.text!r}, "
             + (
                 "but it has replicas: they could not be told apart"
                 if component.replicas is not None
                 else "but it has no replicas to be numbered"
             ),
-            span,
+            given.span,
             help='write the replica\'s index as {i}, as in "Worker-{i}"'
             if component.replicas is not None
             else "write the whole name",

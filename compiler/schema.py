@@ -208,13 +208,27 @@ Strategy = Annotated[
 ]
 
 
+class ProcessNameModel(Strict):
+    """A process's name in some versions of the engine."""
+
+    is_: str = Field(default=ABSENT, alias="is", description="The name.")
+    when: When = Field(default=ABSENT, description="The versions of the engine it has there.")
+
+
+ProcessNames = Annotated[
+    _Text | Annotated[list[ProcessNameModel], Field(min_length=1), Tag("<list>")],
+    _by_shape("a process's name, or a list of {is: NAME, when: {version: ...}}"),
+]
+
+
 class ProcessModel(Strict):
     """How a component's process comes to be."""
 
     spawned_by: Name = Field(default=ABSENT, description="The component whose process starts it.")
-    name: str = Field(
+    name: ProcessNames = Field(
         default=ABSENT,
-        description="The process's multiprocessing name; {i} in it is the replica's index.",
+        description="The process's multiprocessing name; {i} in it is the replica's index. "
+        "Of a list, exactly one holds for each version of the engine.",
     )
     stop: Sites = Field(
         default=ABSENT,

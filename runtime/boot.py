@@ -87,7 +87,7 @@ class Hooks:
             if not self._applies(name, "publish", when):
                 return
             self._begin_run_at(name)
-            place = self._place(name, index)
+            place = self._place(name, index, stamp)
             if place is None:
                 return
             if self.recording is not None:
@@ -264,8 +264,11 @@ class Hooks:
             self.session.record("params", values=self.plan.params)
             self.session.post({"op": "params", "values": self.plan.params})
 
-    def _place(self, name: str, index: _Lazy) -> Place | None:
-        """Where an event of ``name`` belongs; None if it is not observed in this process."""
+    def _place(self, name: str, index: _Lazy, stamp: int | None = None) -> Place | None:
+        """Where an event of ``name`` belongs; None if it is not observed in this process.
+
+        ``stamp`` is when it happened, in ns, if that was before now.
+        """
         if self.stock:
             return None
         component, _, state = name.partition(".")
@@ -292,7 +295,7 @@ class Hooks:
         elif position is None:
             raise ChannelError(f"{component} has replicas, but no index is bound for {state}")
         place = Place(session, name, position)
-        self._mark_start(place)
+        self._mark_start(place, stamp)
         return place
 
     def join(self, name: str) -> Session | None:
@@ -310,14 +313,17 @@ class Hooks:
             self.schedule.joined(self.session)
         return self.session
 
-    def _mark_start(self, place: Place) -> None:
-        """Record the first state of a component that was forked, not imported, into being."""
+    def _mark_start(self, place: Place, stamp: int | None) -> None:
+        """Record the first state of a component that was forked, not imported, into being.
+
+        So is one whose process has no name: it is known by its first event only.
+        """
         if place.label in place.session.started:
             return
         place.session.started.add(place.label)
         first = self.plan.states(place.component)[0]
         if place.state != first and place.component not in self._roots:
-            Place(place.session, f"{place.component}.{first}", place.index).publish()
+            Place(place.session, f"{place.component}.{first}", place.index).publish(stamp)
 
     def index_here(self, component: str) -> int | None:
         """The replica of ``component`` that this process's name stands for."""

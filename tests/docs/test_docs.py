@@ -207,6 +207,13 @@ def test_the_table_of_codes_is_up_to_date_and_complete():
     assert {code for code, severity in table.items() if severity == "warning"} == warns
 
 
+def test_the_tables_of_versions_are_those_of_the_figures():
+    script = ROOT / "docs" / "make_versions.py"
+    assert subprocess.run([sys.executable, script, "--check"]).returncode == 0, (
+        "run: python docs/make_versions.py"
+    )
+
+
 def test_codes_that_are_named_exist():
     for page in PAGES:
         text = page.read_text("utf-8")

@@ -1,0 +1,1 @@
+"""What the core imports at its birth."""
