@@ -214,14 +214,18 @@ class Hooks:
     def _defer_outside(self) -> None:
         """Defer the decorators in modules that are not the engine's, once per process."""
         entries = (self.plan.data["engine"] or {}).get("deferred", ())
-        if not self.observe_only and not self._deferred_outside:
+        if not self._deferred_outside and self._restructures():
             self._deferred_outside = True
             for decorator, module in entries:
                 defer_within(module, decorator)
 
     def _restructures(self) -> bool:
-        """Whether this process belongs to a start that may differ from stock."""
-        if self.observe_only or self.stock:
+        """Whether this process belongs to a start in which work is deferred.
+
+        That of a recording is, although its schedule is the engine's own: what is deferred
+        shall not be recorded as needed.
+        """
+        if self.stock or (self.observe_only and self.recording is None):
             return False
         return self.session is not None or Run.from_environment() is not None
 

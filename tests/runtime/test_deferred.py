@@ -311,6 +311,12 @@ def test_it_comes_at_its_first_use(engine, runs):
     assert result.stdout == "imported\ncompiled quick\nheavy\nquick 1\nchanged\nserving\n6\n"
 
 
+def test_a_recorded_start_defers_too(engine, runs):
+    how = {"CFAC_OBSERVE": "1", "CFAC_RECORD": "imports"}
+    result = tiny.run(engine, runs, "--workers", "1", **how)
+    assert result.stdout == "imported\ncompiled quick\nheavy\nquick 1\nchanged\nserving\n6\n"
+
+
 @pytest.mark.parametrize("how", [{"CFAC_DISABLE": "1"}, {"CFAC_OBSERVE": "1"}])
 def test_the_order_is_stock_where_nothing_is_restructured(engine, runs, how):
     result = tiny.run(engine, runs, "--workers", "1", **how)
