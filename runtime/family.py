@@ -208,8 +208,7 @@ class Family:
         owner = self.owner
         if self.members.get(member.pid) is not member:
             return  # noticed already
-        for connection in [c for c in owner.connections if c.pid == member.pid]:
-            owner.read(connection)  # what it said last
+        owner.hear_out(member.pid)
         if member.pidfd >= 0:
             os.close(member.pidfd)
         del self.members[member.pid]

@@ -137,28 +137,37 @@ class Owner:
 
     # -- connections ------------------------------------------------------------
 
-    def _accept(self, _: Any) -> None:
+    def hear_out(self, pid: int) -> None:
+        """Take what a process has said last, over connections not accepted yet, too."""
+        while not self._deaf and self._accept(None):
+            pass
+        for connection in [c for c in self.connections if c.pid == pid]:
+            self.read(connection)
+
+    def _accept(self, _: Any) -> bool:
+        """Accept one connection; whether there was one."""
         try:
             sock, _address = self.listener.accept()
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             if not self._deaf_until:  # said once
                 self.log(f"no connection can be accepted for a while: {error}")
             self.selector.unregister(self.listener)
             self._deaf, self._deaf_until = True, time.monotonic() + _ACCEPT_AGAIN
-            return
+            return False
         with contextlib.suppress(OSError):
             credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid, uid = (int.from_bytes(credentials[k : k + 4], sys.byteorder) for k in (0, 4))
             if uid != os.getuid():
                 self.log(f"refused a connection of user {uid} (process {pid})")
                 sock.close()
-                return
+                return True
             sock.setblocking(False)
             connection = Connection(sock, pid)
             self.connections.add(connection)
             self.selector.register(sock, selectors.EVENT_READ, lambda _: self.read(connection))
+        return True
 
     def read(self, connection: Connection) -> None:
         """Take what a connection has sent; drops it at its end or on nonsense."""
