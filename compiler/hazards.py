@@ -285,6 +285,14 @@ class _Search:
         return {name: list(acts.values()) for name, acts in found.items()}
 
 
+def _shifted(kind: int, offset: int) -> tuple[int, ...]:
+    """How ``i + offset`` may lie to ``j`` where ``kind`` tells how ``i`` does."""
+    if offset == 0:
+        return (kind,)
+    away = _UP if offset < 0 else _DOWN
+    return (away,) if kind in (_SAME, away) else (_SAME, _UP, _DOWN)
+
+
 class _View:
     """One graph of the spec, and what is proven on it."""
 
@@ -413,14 +421,14 @@ class _View:
         if any(exclusive(component, one) for one in present):
             return True  # where it is absent, the interval ends with its transition
         known = given(component, *present)
-        for end, whole in ends:
-            kinds = (_SAME, _UP, _DOWN) if whole else (pair.kind,)
+        for end, shift in ends:
+            kinds = (_SAME, _UP, _DOWN) if shift is None else _shifted(pair.kind, shift)
             if not all(over(_Pair(end, pair.other, kind), known) for kind in kinds):
                 return False
         return True
 
-    def _ends(self, until: Ref, opener: int) -> list[tuple[int, bool]] | None:
-        """The nodes that end an interval; true: all replicas of it, not only the same one.
+    def _ends(self, until: Ref, opener: int) -> list[tuple[int, int | None]] | None:
+        """The nodes that end an interval, all replicas of them or only the one so far off.
 
         None if it never ends: an initial state is no end.
         """
@@ -428,13 +436,13 @@ class _View:
         if ids is None:
             return None
         node = self.graph.nodes[opener]
-        every = [(end, True) for end in ids]
+        every: list[tuple[int, int | None]] = [(end, None) for end in ids]
         if not ids or until.index.kind in ("none", "all"):
             return every
         first, value = self.graph.nodes[ids[0]], until.index.value
         if until.index.kind == "offset" and isinstance(value, int):
             if node.symbolic and first.symbolic and node.count == first.count:
-                return [(ids[0], value != 0)]
+                return [(ids[0], value)]
             places = [node.index + value] if node.index is not None else None
         elif until.index.kind == "at" and isinstance(value, int):
             places = [value]

@@ -245,6 +245,10 @@ def test_the_end_in_a_neighbour() -> None:
     part = component("x", {"S": [], "A": [], "B": [], "C": []}, "n")
     acts = {"x.A": ["starts_threads until x[i-1].B"], "x.C": ["forks"]}
     assert codes(effects(processes(spec(part), x=""), acts)) == ["CF502"]
+    for wait, safe in (("x[i-1].B", True), ("x[i+1].B", False)):
+        row = component("x", {"S": [], "A": [], "B": [wait], "C": []}, "n")
+        found = codes(effects(processes(spec(row), x=""), acts))
+        assert found == ([] if safe else ["CF502"])
 
 
 def test_no_replicas_have_no_effects() -> None:
