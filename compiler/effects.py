@@ -94,6 +94,22 @@ def ancestors(spec: Spec, component: Component) -> set[str]:
     return found - {component.name}
 
 
+def aligned(spec: Spec, component: Component, ancestor: Component) -> bool:
+    """Whether each replica descends from the replica of ``ancestor`` with its own index.
+
+    A fork of a replica makes the child of the same index (docs/spec.md, Forks); which
+    replica the engine itself spawns a process from is not declared.
+    """
+    at, seen = component, {component.name}
+    while at.name != ancestor.name:
+        fork = fork_of(spec, at)
+        if fork is None or fork.act.component.replicas is None or fork.act.component.name in seen:
+            return False
+        at = fork.act.component
+        seen.add(at.name)
+    return at.process is not None and at.replicas is not None
+
+
 def unborn(act: Act) -> bool:
     """Whether an early forked child may do this before the engine tells it what it is."""
     states = act.component.states

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cfac.compiler.diagnostics import Diagnostic, Note, Span
-from cfac.compiler.effects import Act, Hazard, fork_of, process_of
+from cfac.compiler.effects import Act, Hazard, aligned, fork_of, process_of
 from cfac.compiler.graph import Graph
 from cfac.compiler.model import Component, Spec
 
@@ -270,9 +270,15 @@ class Text:
             return f"{name}.{state}"
         if source.key == target.key:
             return f"{name}[i-1].{state}"
-        if name == target.component.name and source.component.process is not None:
-            return f"{name}[i].{state}"
-        return f"{name}.*.{state}"
+        return f"{name}[i].{state}" if self._own(source, target) else f"{name}.*.{state}"
+
+    def _own(self, source: Act, target: Act) -> bool:
+        """Whether replicas of the same index only can conflict: one's process, or its child."""
+        value, kind = source.effect.value or "", source.effect.kind
+        if kind in ("reads", "writes", "holds") and not value.startswith("env:"):
+            return False
+        one, two = source.component, target.component
+        return aligned(self.spec, one, two) or aligned(self.spec, two, one)
 
     def _end(self, opener: Act, target: Act) -> list[str]:
         """The waits by which ``target`` comes after the interval of ``opener``."""

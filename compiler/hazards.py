@@ -13,9 +13,10 @@ process, inherited by the processes spawned from it.
 
 A ``strategy: {fork: P.S}`` is a fork of P's process, at the end of the publish of S where
 it is early (no ``context``), else somewhere after it.  It is over when P goes on (early),
-and when the child's first transition is published.  Until an early forked child has its
-first stock transition, it knows the environment that its parent had at the fork only; and
-a key that the parent has read by then is read in the child too.
+and when the child's first transition is published.  A replica forks the child of its own
+index; a single parent, and the replicas in the root process, all of them.  Until an early
+forked child has its first stock transition, it knows the environment that its parent had at
+the fork only; and a key that the parent has read by then is read in the child too.
 
 CF501  two accesses of one thing, one of them a write, that may run in parallel;
 CF502  a fork that may fall into an open interval of its process (``holds`` does not count);
@@ -31,14 +32,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 from cfac.compiler.diagnostics import Diagnostics
-from cfac.compiler.effects import Act, Fork, Hazard, ancestors, fork_of, process_of, unborn
+from cfac.compiler.effects import (
+    Act,
+    Fork,
+    Hazard,
+    aligned,
+    ancestors,
+    fork_of,
+    process_of,
+    unborn,
+)
 from cfac.compiler.graph import Graph, build
 from cfac.compiler.hazard_text import Text
 from cfac.compiler.merge import group_nodes, is_per_replica
-from cfac.compiler.model import Ref, Spec
+from cfac.compiler.model import Component, Ref, Spec
 from cfac.compiler.ordering import Given, Ordering, exclusive, given
 
 #: More pairs of listed replicas than this are not compared one by one.
@@ -64,6 +74,8 @@ class _Pair:
 
 
 _Rule = Callable[["_View", _Pair], bool]
+#: Components that exist wherever two transitions can conflict.
+_Also = tuple[Component, ...]
 
 
 def check_hazards(
@@ -111,9 +123,15 @@ class _Search:
         if not self.views or any(node.index is not None for node in graph.nodes):
             self.views.append(_View(spec, graph))
 
-    def safe(self, one: Act, other: Act, rule: _Rule, *, local: bool = False) -> bool:
-        """Whether ``rule`` holds for all replicas of both; ``local``: within a process."""
-        if exclusive(one.component, other.component):
+    def safe(
+        self, one: Act, other: Act, rule: _Rule, *, local: bool = False, also: _Also = ()
+    ) -> bool:
+        """Whether ``rule`` holds for all replicas of both, wherever ``also`` exist too.
+
+        ``local``: within a process.
+        """
+        present = one.component, other.component, *also
+        if any(exclusive(a, b) for a, b in combinations(present, 2)):
             return True
         return any(view.every(one, other, rule, local=local) for view in self.views)
 
@@ -157,40 +175,61 @@ class _Search:
                     if fork is not None and fork.early and unborn(reader) and (
                         process_of(writer.component) == process_of(fork.act.component)
                     ):  # fmt: skip
-                        if not (fork.at_node and self.safe(writer, fork.act, _View.precedes)):
+                        if not self._known_at_birth(fork, writer, reader):
                             yield Hazard("CF501", writer, reader, fork.child)
-                    else:
-                        yield from self._written_first(writer, reader, local=False)
+                            continue
+                        if self._always_forked(fork, writer, reader):
+                            continue
+                    local = aligned(self.spec, reader.component, writer.component)
+                    yield from self._written_first(writer, reader, local=local)
             for writer in writers:
                 yield from self._read_at_birth(writer, accesses)
+
+    def _known_at_birth(self, fork: Fork, writer: Act, reader: Act) -> bool:
+        """Whether an early ``fork`` takes what its process writes to the reader."""
+        also = (reader.component,)
+        if exclusive(writer.component, reader.component):
+            return True
+        rule = _View.precedes(writer, fork.act, also)
+        return fork.at_node and self.safe(writer, fork.act, rule, local=True, also=also)
+
+    @staticmethod
+    def _always_forked(fork: Fork, writer: Act, reader: Act) -> bool:
+        """Whether the forking component exists wherever both do; else the engine spawns."""
+        known = given(writer.component, reader.component)
+        return given(fork.act.component).tests <= known.tests
 
     def _read_at_birth(self, writer: Act, accesses: list[Act]) -> Iterator[Hazard]:
         """CF504: a key that a forking parent had read when it forked the writer's process."""
         seen: set[str] = set()
+        also: _Also = (writer.component,)
         fork = fork_of(self.spec, writer.component)
         while fork is not None and fork.child is not None and fork.child.name not in seen:
             seen.add(fork.child.name)
+            also = *also, fork.act.component
             for reader in accesses:
                 same = process_of(reader.component) == process_of(fork.act.component)
                 if reader.effect.kind != "reads" or not same:
                     continue
 
-                def rule(view: _View, pair: _Pair, f: Fork = fork, r: Act = reader) -> bool:
-                    return view.forked(f, r, pair)
+                def rule(
+                    view: _View, pair: _Pair, f: Fork = fork, r: Act = reader, a: _Also = also
+                ) -> bool:
+                    return view.forked(f, r, pair, a)
 
-                if not self.safe(reader, fork.proxy, rule, local=True):
+                if not self.safe(reader, fork.proxy, rule, local=True, also=also):
                     yield Hazard("CF504", writer, reader, fork.child)
             fork = fork_of(self.spec, fork.act.component)
 
     def _writes_own(self, writer: Act, reader: Act) -> bool:
         """Whether a process sets the key itself before it reads it."""
         return process_of(writer.component) == process_of(reader.component) and self.safe(
-            writer, reader, _View.precedes, local=True
+            writer, reader, _View.precedes(writer, reader), local=True
         )
 
     def _written_first(self, writer: Act, reader: Act, *, local: bool) -> Iterator[Hazard]:
-        if not self.safe(writer, reader, _View.precedes, local=local):
-            late = self.safe(reader, writer, _View.precedes, local=local)
+        if not self.safe(writer, reader, _View.precedes(writer, reader), local=local):
+            late = self.safe(reader, writer, _View.precedes(reader, writer), local=local)
             yield Hazard("CF504" if late else "CF501", writer, reader)
 
     def forks(self) -> Iterator[Hazard]:
@@ -206,15 +245,14 @@ class _Search:
 
     def _clear(self, fork: Fork, act: Act) -> bool:
         """Whether the interval of ``act`` is over before ``fork``, or opens after it."""
-        if fork.child is not None and exclusive(act.component, fork.child):
-            return True
+        also = () if fork.child is None else (fork.child,)
 
         def rule(view: _View, pair: _Pair) -> bool:
-            if view.forked(fork, act, pair):
+            if view.forked(fork, act, pair, also):
                 return True
-            return fork.at_node and view.ended(act, fork.act, pair, inclusive=bool(fork.child))
+            return fork.at_node and view.ended(act, fork.act, pair, also, inclusive=bool(also))
 
-        return self.safe(act, fork.proxy, rule, local=True)
+        return self.safe(act, fork.proxy, rule, local=True, also=also)
 
     def holds(self) -> Iterator[Hazard]:
         """CF503."""
@@ -247,6 +285,14 @@ class _Search:
         return {name: list(acts.values()) for name, acts in found.items()}
 
 
+def _shifted(kind: int, offset: int) -> tuple[int, ...]:
+    """How ``i + offset`` may lie to ``j`` where ``kind`` tells how ``i`` does."""
+    if offset == 0:
+        return (kind,)
+    away = _UP if offset < 0 else _DOWN
+    return (away,) if kind in (_SAME, away) else (_SAME, _UP, _DOWN)
+
+
 class _View:
     """One graph of the spec, and what is proven on it."""
 
@@ -274,7 +320,7 @@ class _View:
         a, b = self.graph.nodes[one], self.graph.nodes[other]
         if a.symbolic and b.symbolic and a.count == b.count:
             return (_SAME,) if own or a.count == 1 else (_SAME, _UP, _DOWN)
-        if own and a.index != b.index:
+        if own and a.symbolic == b.symbolic and a.index != b.index:
             return ()
         return (_SAME,)
 
@@ -307,16 +353,20 @@ class _View:
 
         return rule
 
-    def precedes(self, pair: _Pair) -> bool:
+    @staticmethod
+    def precedes(one: Act, other: Act, also: _Also = ()) -> _Rule:
         """The rule that the first comes before the second, or is the same."""
-        nodes = (self.graph.nodes[n].component for n in (pair.one, pair.other))
-        known = given(*(self.spec.components[name] for name in nodes))
-        return self.together(pair) or self.before(pair, known)
+        known = given(one.component, other.component, *also)
 
-    def forked(self, fork: Fork, act: Act, pair: _Pair) -> bool:
+        def rule(view: _View, pair: _Pair) -> bool:
+            return view.together(pair) or view.before(pair, known)
+
+        return rule
+
+    def forked(self, fork: Fork, act: Act, pair: _Pair, also: _Also) -> bool:
         """Whether ``fork`` is surely over before ``act`` begins; ``pair``: act, fork's proxy."""
         parent, child = fork.act.component, fork.child
-        known = given(act.component, parent)
+        known = given(act.component, parent, *also)
         if child is None:
             return self.before(pair.swapped(), known)
         place = parent.position(fork.act.state.name) + 1
@@ -330,14 +380,28 @@ class _View:
                 return True
         if len(child.states) < 2:
             return False
-        known = given(act.component, parent, child)
-        return all(
-            self.before(_Pair(born, pair.one, kind), known)
-            for born in self.graph.ids[child.name, child.states[1].name]
-            for kind in (_SAME, _UP, _DOWN)
-        )
+        return all(self.before(born, known) for born in self._born(fork, child, pair))
 
-    def ended(self, act: Act, other: Act, pair: _Pair, *, inclusive: bool = False) -> bool:
+    def _born(self, fork: Fork, child: Component, pair: _Pair) -> Iterator[_Pair]:
+        """First transitions of what the forking replica makes, each beside the pair's act.
+
+        A replicated parent forks the child of its own index (docs/spec.md, Forks), a
+        single one all of them.
+        """
+        forking = self.graph.nodes[pair.other]
+        births = self.graph.ids[child.name, child.states[1].name]
+        kinds: tuple[int, ...] = (_SAME, _UP, _DOWN)
+        if fork.act.component.replicas is not None and births:
+            symbolic = self.graph.nodes[births[0]].symbolic
+            if symbolic and forking.symbolic:
+                kinds = (pair.swapped().kind,)
+            elif not symbolic and forking.index is not None:
+                births = births[forking.index : forking.index + 1]
+        return (_Pair(born, pair.one, kind) for born in births for kind in kinds)
+
+    def ended(
+        self, act: Act, other: Act, pair: _Pair, also: _Also = (), *, inclusive: bool = False
+    ) -> bool:
         """Whether the interval that ``act`` opens is surely closed before ``other`` begins.
 
         ``inclusive``: before it ends.
@@ -346,22 +410,25 @@ class _View:
         def over(pair: _Pair, known: Given) -> bool:
             return self.before(pair, known) or (inclusive and self.together(pair))
 
-        known = given(act.component, other.component)
+        present = act.component, other.component, *also
+        known = given(*present)
         if act.effect.until is None or not over(pair, known):
             return False
         ends = self._ends(act.effect.until, pair.one)
         if ends is None:
             return False
         component = self.spec.components[act.effect.until.component]
-        known = given(act.component, other.component, component)
-        for end, whole in ends:
-            kinds = (_SAME, _UP, _DOWN) if whole else (pair.kind,)
+        if any(exclusive(component, one) for one in present):
+            return True  # where it is absent, the interval ends with its transition
+        known = given(component, *present)
+        for end, shift in ends:
+            kinds = (_SAME, _UP, _DOWN) if shift is None else _shifted(pair.kind, shift)
             if not all(over(_Pair(end, pair.other, kind), known) for kind in kinds):
                 return False
         return True
 
-    def _ends(self, until: Ref, opener: int) -> list[tuple[int, bool]] | None:
-        """The nodes that end an interval; true: all replicas of it, not only the same one.
+    def _ends(self, until: Ref, opener: int) -> list[tuple[int, int | None]] | None:
+        """The nodes that end an interval, all replicas of them or only the one so far off.
 
         None if it never ends: an initial state is no end.
         """
@@ -369,13 +436,13 @@ class _View:
         if ids is None:
             return None
         node = self.graph.nodes[opener]
-        every = [(end, True) for end in ids]
+        every: list[tuple[int, int | None]] = [(end, None) for end in ids]
         if not ids or until.index.kind in ("none", "all"):
             return every
         first, value = self.graph.nodes[ids[0]], until.index.value
         if until.index.kind == "offset" and isinstance(value, int):
             if node.symbolic and first.symbolic and node.count == first.count:
-                return [(ids[0], value != 0)]
+                return [(ids[0], value)]
             places = [node.index + value] if node.index is not None else None
         elif until.index.kind == "at" and isinstance(value, int):
             places = [value]

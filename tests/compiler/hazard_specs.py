@@ -51,13 +51,15 @@ def processes(model: Spec, **parents: str) -> Spec:
 
 
 @st.composite
-def hazardous(draw: st.DrawFn, base: st.SearchStrategy[Spec]) -> Spec:
+def hazardous(draw: st.DrawFn, base: st.SearchStrategy[Spec], forks: bool = False) -> Spec:
+    """Specs of ``base`` with effects; ``forks``: most of them beside forked processes."""
+    effect_kinds = [kind for kind in KINDS if "x" not in kind.split()] if forks else KINDS
     model = draw(base)
     names = list(model.components)
     transitions = [(c.name, s.name) for c, s in model.transitions()]
     for _ in range(draw(st.integers(1, 5))):
         key = draw(st.sampled_from(transitions))
-        kind = draw(st.sampled_from(KINDS))
+        kind = draw(st.sampled_from(effect_kinds))
         until = None
         if kind.split()[0] in ("holds", "starts_threads", "openmp") and draw(st.integers(0, 4)):
             end = model.components[draw(st.sampled_from([key[0], *names]))]
@@ -76,10 +78,10 @@ def hazardous(draw: st.DrawFn, base: st.SearchStrategy[Spec]) -> Spec:
         assert acts is not None
         model = change(model, key, effects=(*acts.effects, effect(kind, until)))
     for place, name in enumerate(names):
-        if draw(st.booleans()):
-            parent = draw(st.sampled_from(["", *names[:place]]))
+        if draw(st.booleans()) or (forks and place):
+            parent = draw(st.sampled_from([*([] if forks and place else [""]), *names[:place]]))
             model = processes(model, **{name: parent})
-            if parent and draw(st.booleans()):
+            if parent and (forks or draw(st.booleans())):
                 model = forked(model, name, draw)
     return model
 

@@ -137,6 +137,91 @@ def test_fork_edges() -> None:
     assert codes(effects(start, {"q.Q": threads})) == []
 
 
+@pytest.mark.parametrize("count", [2, "n"])
+def test_a_replica_forks_the_child_of_its_index(count: int | str) -> None:
+    def model(wait: str, *, early: bool) -> Spec:
+        parts = [
+            component("p", {"S": [], "A": [], "B": [wait]}, count),
+            component("c", {"S": [], "C": []}, count),
+        ]
+        forked = fork_edge(processes(spec(*parts), p="", c="p"), "c", "p[i].S", early=early)
+        return effects(forked, {"p.B": ["starts_threads"]})
+
+    assert codes(model("c[i].C", early=False)) == []  # what hypothesis found refused
+    assert codes(model("c.*.C", early=False)) == []
+    assert codes(model("p[i].A", early=True)) == []
+    for other in ("c[i-1].C", "c[i+1].C", "c[0].C", "p[i].A"):
+        assert codes(model(other, early=False)) == ["CF502"]
+
+
+def test_replicas_that_fork_in_one_process() -> None:
+    def model(wait: str) -> Spec:
+        parts = [
+            component("p", {"S": [], "A": [], "B": [wait]}, 2),
+            component("c", {"S": [], "C": []}, 2),
+        ]
+        late = fork_edge(processes(spec(*parts), c="p"), "c", "p[i].A", early=False)
+        return effects(late, {"p.B": ["starts_threads"]})
+
+    assert codes(model("c[i].C")) == ["CF502"]
+    assert codes(model("c.*.C")) == []
+
+
+@pytest.mark.parametrize("count", [2, "n"])
+def test_a_forked_replica_inherits_from_its_own_parent(count: int | str) -> None:
+    parts = [
+        component("p", {"S": [], "A": [], "B": []}, count),
+        component("c", {"S": [], "C'": [], "D": []}, count),
+        component("d", {"S": [], "C": []}, count),
+    ]
+    acts = {"p.A": ["writes env:K"], "c.C": ["reads env:K"], "d.C": ["reads env:K"]}
+    spawned = processes(spec(*parts), p="", c="p", d="c")
+    # Which replica the engine spawns a process from is not declared.
+    assert codes(effects(spawned, acts)) == ["CF501"] * 2
+    for early in (True, False):
+        forked = fork_edge(spawned, "c", "p[i].B", early=early)
+        assert codes(effects(forked, acts)) == ["CF501"]
+        both = fork_edge(forked, "d", "c[i].D", early=False)
+        assert codes(effects(both, acts)) == []
+        late = {**acts, "p.A": [], "p.B": ["writes env:K"]}
+        assert codes(effects(both, late)) == []
+        # In one process, what each replica writes reaches the children of all.
+        root = fork_edge(processes(spec(*parts[:2]), c="p"), "c", "p[i].B", early=early)
+        shared = {"p.A": ["writes env:K"], "c.C": ["reads env:K"]}
+        assert codes(effects(root, shared)) == ["CF501"] * 2
+
+
+def test_alternatives_beside_a_fork() -> None:
+    def model(child: str, parent: str = "") -> Spec:
+        parts = [
+            component("p", {"S": [], "A": []}, None, parent),
+            component("r", {"S": [], "R": []}, None, "off"),
+            component("c", {"S": [], "C'": []}, None, child),
+        ]
+        return fork_edge(processes(spec(*parts), c="p"), "c", "p.A")
+
+    read = {"r.R": ["reads env:K"], "c.C": ["writes env:K"]}
+    write = {"r.R": ["writes env:K"], "c.C": ["reads env:K"]}
+    assert codes(effects(model("on"), read)) == codes(effects(model("on"), write)) == []
+    assert codes(effects(model("off"), read)) == ["CF504"]
+    assert codes(effects(model("off"), write)) == ["CF501"]
+    # Where p is absent the engine spawns c, and nothing orders the two.
+    assert codes(effects(model("", "on"), read)) == []
+    assert codes(effects(model("", "on"), write)) == ["CF501"]
+
+
+def test_an_end_that_is_never_there_with_its_beginning() -> None:
+    parts = [
+        component("a", {"S": [], "A": []}, None, "on"),
+        component("b", {"S": [], "B": []}, None, "off"),
+        component("f", {"S": [], "F": ["b.B"]}),
+    ]
+    acts = {"b.B": ["starts_threads until a.A"], "f.F": ["forks"]}
+    assert codes(effects(spec(*parts), acts)) == []
+    acts["a.A"], acts["b.B"] = ["starts_threads until b.B"], []
+    assert codes(effects(spec(*parts), acts)) == ["CF502"]
+
+
 def test_environment_at_a_fork() -> None:
     parts = [
         component("p", {"S": [], "A": [], "B": []}),
@@ -160,6 +245,10 @@ def test_the_end_in_a_neighbour() -> None:
     part = component("x", {"S": [], "A": [], "B": [], "C": []}, "n")
     acts = {"x.A": ["starts_threads until x[i-1].B"], "x.C": ["forks"]}
     assert codes(effects(processes(spec(part), x=""), acts)) == ["CF502"]
+    for wait, safe in (("x[i-1].B", True), ("x[i+1].B", False)):
+        row = component("x", {"S": [], "A": [], "B": [wait], "C": []}, "n")
+        found = codes(effects(processes(spec(row), x=""), acts))
+        assert found == ([] if safe else ["CF502"])
 
 
 def test_no_replicas_have_no_effects() -> None:

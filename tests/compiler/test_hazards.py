@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 import networkx as nx
-from hazard_specs import change, hazardous
-from hypothesis import assume, given, settings
+from hazard_specs import change, effects, fork_edge, hazardous, processes
+from hypothesis import assume, example, given, settings
 from strategies import specs
 
-from build import after
+from build import after, component, spec
 from cfac.compiler.check import check
 from cfac.compiler.expand import Transition, count_of, expand, indices
 from cfac.compiler.graph import build
@@ -23,15 +23,6 @@ Found = set[tuple[str, tuple[str, str], tuple[str, str]]]
 
 def home(owner: Component, index: int | None) -> tuple[str, int | None]:
     return (owner.name, index) if owner.process is not None else ("", None)
-
-
-def above(model: Spec, owner: Component) -> set[str]:
-    found = set()
-    at: Component | None = owner
-    while at is not None and at.process is not None:
-        at = model.components.get(at.process.spawned_by or "")
-        found.add(at.name if at is not None and at.process is not None else "")
-    return found
 
 
 class Oracle:
@@ -130,15 +121,30 @@ class Oracle:
             if (other, j) == (owner, t.index)
         )
 
+    def above(self, owner: Component, index: int | None) -> set[tuple[str, int | None]]:
+        """The processes from which replica ``index`` may descend.
+
+        A fork of a replica makes the child of its own index; who spawns is not known else.
+        """
+        if owner.process is None:
+            return set()
+        parent = self.model.components.get(owner.process.spawned_by or "")
+        if parent is None or parent.process is None:
+            return {("", None)}
+        count = count_of(self.model, parent, self.counts)
+        same = owner.process.strategy.at is not None
+        places = [None] if count is None else [index] if same else list(range(count))
+        return {p for i in places for p in {home(parent, i)} | self.above(parent, i)}
+
     def inherits(self, n: int, t: Transition, m: int, u: Transition) -> bool:
         """Whether what ``n`` writes has reached the process of ``m``, which it descends from."""
         owner = self.model.components[u.component]
-        for parent, child, _, k, node in self.forks():
+        for parent, child, i, k, node in self.forks():
             assert child.process is not None
             states = child.states[1 : child.position(u.state) + 1] if child == owner else ()
             early = states and not child.process.context and all(s.aux for s in states)
-            writer = home(self.model.components[t.component], t.index)[0]
-            if early and k == u.index and writer == home(parent, None)[0]:
+            writer = home(self.model.components[t.component], t.index)
+            if early and k == u.index and writer == home(parent, i):
                 return self.reached(n, node, same=True)
         return self.before(n, m)
 
@@ -175,7 +181,7 @@ class Oracle:
             elif local:
                 if not self.before(n, m):
                     yield "ENV", t, u
-            elif home(c, t.index)[0] in above(self.model, d):
+            elif home(c, t.index) in self.above(d, u.index):
                 own = any(
                     self.before(k, m)
                     for k, v, e, _, act in self.acts
@@ -227,12 +233,38 @@ def test_exact_without_replicas(model: Spec) -> None:
     assert reported(model) == oracle.found()
 
 
+def own_fork() -> Spec:
+    """What once was refused: a replica waits for the child that it forks itself."""
+    parts = [
+        component("c0", {"S": [], "A": [], "B": ["c1[i].A"]}, 2),
+        component("c1", {"S": [], "A": []}, 2),
+    ]
+    model = processes(spec(*parts), c0="", c1="c0")
+    return effects(fork_edge(model, "c1", "c0[i].S", early=False), {"c0.B": ["starts_threads"]})
+
+
+@example(own_fork())
 @given(hazardous(specs(counts=(None, 2, 3), indices=("*", "0", "1", "i-1", "i"), forward=True)))
 @settings(max_examples=200, deadline=None)
 def test_exact_on_literal_counts(model: Spec) -> None:
     oracle = Oracle(model, {}, set())
     assume(oracle.acyclic)
     assert reported(model) == oracle.found()
+
+
+FORKED = specs(
+    counts=(None, 2, 2), indices=("*", "0", "i-1", "i", "i"), waits=9, forward=True, when=True,
+    largest=3, aux=True,
+)  # fmt: skip
+
+
+@given(hazardous(FORKED, forks=True))
+@settings(max_examples=300, deadline=None)
+def test_exact_beside_forks_and_alternatives(model: Spec) -> None:
+    """What conflicts for some value of the parameter in `when` is reported, and no more."""
+    oracles = [Oracle(model, {}, absent) for absent in modes(model)]
+    assume(all(oracle.acyclic for oracle in oracles))
+    assert reported(model) == set().union(*(oracle.found() for oracle in oracles))
 
 
 @given(hazardous(specs(counts=(None,), waits=6, forward=True)))
