@@ -1,0 +1,24 @@
+"""The ablation's specs: each has one construct more, and all of them check."""
+
+import ablation
+import yaml
+
+from cfac.compiler import api
+
+
+def test_each_spec_is_one_construct_richer_and_checks(tmp_path):
+    specs = ablation.write(tmp_path)
+    assert list(specs) == ["fork", "policy", "idle", "defer"]
+    for path in specs.values():
+        spec, diagnostics = api.load(path)
+        assert spec is not None
+        assert not [d.message for d in (*diagnostics.errors, *api.check(spec).diagnostics.errors)]
+    texts = {label: yaml.safe_load(path.read_text()) for label, path in specs.items()}
+    shipped = yaml.safe_load((ablation.SPECS / "fast-start.yaml").read_text())
+    assert texts["defer"] == shipped | {"name": "vllm-defer"}
+    assert "defer" in texts["defer"] and "defer" not in texts["idle"]
+    assert "frontend.IdleDone" in texts["idle"]["bind"]
+    assert "frontend.IdleDone" not in texts["policy"]["bind"]
+    assert "policy" in texts["policy"]["components"]["frontend"]
+    assert "policy" not in texts["fork"]["components"]["frontend"]
+    assert texts["fork"]["components"]["worker"]["process"]["strategy"]
