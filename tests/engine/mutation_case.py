@@ -75,7 +75,10 @@ def anchors(path: Path, version: str) -> Iterator[Anchor]:
 
 
 def _alone(spec: Spec, binding: Binding, site: Site) -> Spec:
-    """The spec with this one site; parameters are read at its transition only."""
+    """The spec with this one site; parameters are read at its transition only.
+
+    Nothing is imported early: the modules are not in the copy, which is checked for them.
+    """
     owner = binding.ref.component
     components: dict[str, Component] = {}
     for name, component in spec.components.items():
@@ -85,7 +88,8 @@ def _alone(spec: Spec, binding: Binding, site: Site) -> Spec:
             if site.kind in PROCESS_KINDS and name == owner:
                 sites[site.kind] = (site,)
             process = dataclasses.replace(process, **sites)
-        components[name] = dataclasses.replace(component, process=process)
+        states = tuple(dataclasses.replace(s, imports=()) for s in component.states)
+        components[name] = dataclasses.replace(component, process=process, states=states)
     here = (owner, binding.ref.state, site.kind == "publish")
     params = {
         name: dataclasses.replace(
