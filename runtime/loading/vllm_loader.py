@@ -170,6 +170,8 @@ def _read(
         group = None  # the ranks want different tensors
     watched = recording()
     loaders = open_shards(ordered, skip, group=group, progress=False, trace=watched, **options)
+    if cached := sum(loader.cached for loader in loaders):
+        log.info("cfac: %d of %d files are in memory (cfac cache)", cached, len(ordered))
     bar = tqdm(
         total=len(ordered),
         desc="Loading safetensors checkpoint shards (cfac)",
