@@ -30,6 +30,37 @@ config = {"peft_type": "LORA", "r": 8, "lora_alpha": 64, "target_modules": ["q_p
 (folder / "adapter_config.json").write_text(json.dumps(config))
 """
 
+#: A checkpoint with int8 weights and a scale per row: types mixed in a file.
+QUANTISE = """
+import json, sys, torch
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+folder = Path(sys.argv[1])
+path = folder / "model.safetensors"
+tensors = {}
+for name, weight in load_file(path).items():
+    if not name.endswith("_proj.weight"):
+        tensors[name] = weight
+        continue
+    scale = weight.float().abs().amax(1, keepdim=True) / 127
+    tensors[name] = (weight.float() / scale).round().clamp(-128, 127).to(torch.int8)
+    tensors[f"{name}_scale"] = scale.to(torch.float32)
+path.unlink()
+save_file(tensors, path)
+kind = {"num_bits": 8, "type": "int", "symmetric": True}
+config = json.loads((folder / "config.json").read_text())
+config["quantization_config"] = {
+    "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"],
+    "quantization_status": "compressed",
+    "config_groups": {"group_0": {
+        "targets": ["Linear"],
+        "weights": kind | {"strategy": "channel", "dynamic": False},
+        "input_activations": kind | {"strategy": "token", "dynamic": True},
+    }},
+}
+(folder / "config.json").write_text(json.dumps(config))
+"""
+
 
 @pytest.fixture
 def plugin(tmp_path):
@@ -82,6 +113,15 @@ def test_an_adapter_on_top(serve, engine, plugin, tmp_path):
         server.stop()
     assert found[0] == found[1]
     assert found[0][0] != found[0][1], "the adapter changes nothing: the test says nothing"
+
+
+def test_a_quantised_checkpoint_answers_as_stock(serve, engine, plugin, model, tmp_path):
+    copy = shutil.copytree(model, tmp_path / "int8")
+    subprocess.run([engine / "bin" / "python", "-c", QUANTISE, copy], check=True)
+    expected, _ = answers(serve(model=copy))
+    got, log = answers(serve(model=copy, environment=plugin, arguments=[CFAC]))
+    assert got == expected
+    assert "quantization=compressed-tensors" in log and "vLLM's own reader" not in log
 
 
 def test_two_engines_at_once_share_one_copy_in_memory(serve, plugin, model, tmp_path):
