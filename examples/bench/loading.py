@@ -200,9 +200,8 @@ class Worker:
         return dict(answer)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        """End it; a measurement under way comes to its end."""
+        self.process.communicate()
         self.log.close()
 
 
@@ -222,9 +221,10 @@ def measure(
     whole = 0
     try:
         for number in range(rounds):
-            turn = number % len(workers)
-            order = workers[turn:] + workers[:turn]
-            for cell in cells:
+            for place, cell in enumerate(cells):
+                # another one is the first each time: a host may cache what its guest evicted
+                turn = (number + place) % len(workers)
+                order = workers[turn:] + workers[:turn]
                 for worker in order if number % 2 == 0 else reversed(order):
                     found[cell][worker.side.label].append(ask(worker, files, cell))
             whole = number + 1
