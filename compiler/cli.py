@@ -24,6 +24,7 @@ COMMANDS: dict[str, _Lazy] = {
     "analyze": _Lazy("cfac.compiler.commands.analyze:analyze", "Predict how long a start takes."),
     "run": _Lazy("cfac.compiler.commands.run:run", "Run a spec bound to Python callables."),
     "load": _Lazy("cfac.compiler.commands.load:load", "Load safetensors files; print GB/s."),
+    "cache": _Lazy("cfac.compiler.commands.cache:cache", "Keep checkpoints in memory."),
     "record": _Lazy(
         "cfac.compiler.commands.record:record", "Record what a start imports, to do it early."
     ),

@@ -37,12 +37,16 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 class TraceWriter:
     """Appends to ``<folder>/<pid>.jsonl``; safe to use in threads and in a forked child.
 
+    Without ``announce`` a process that is in the trace already is not told of again.
     OSError where the folder cannot be written.
     """
 
-    def __init__(self, folder: str, process_name: str | None = None) -> None:
+    def __init__(
+        self, folder: str, process_name: str | None = None, *, announce: bool = True
+    ) -> None:
         self.folder = folder
         self._name = process_name
+        self._announce = announce
         self._pid = 0
         self._fd = -1
 
@@ -67,6 +71,9 @@ class TraceWriter:
         pid = os.getpid()
         path = os.path.join(self.folder, f"{pid}.jsonl")
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not self._announce and os.fstat(self._fd).st_size > 0:
+            self._pid = pid
+            return
         process = {
             "pid": pid,
             "ppid": os.getppid(),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from cfac.compiler.draw.chunks import Chunk, read_chunks
 from cfac.compiler.draw.text import clean
 from cfac.runtime.history import History, Instance
 from cfac.runtime.table import label
@@ -107,6 +108,8 @@ class Timeline:
     before: float | None = None
     #: where its times count from, CLOCK_MONOTONIC in ns
     origin: int = 0
+    #: what its processes loaded
+    chunks: list[Chunk] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -235,6 +238,7 @@ class _Reader:
             missing=[one_line(f"{who}.{state}") for who, state in self.missing],
             before=self.before,
             origin=self.origin,
+            chunks=read_chunks(self.history, self.origin),
         )
 
     def _lane(self, who: str) -> Lane:

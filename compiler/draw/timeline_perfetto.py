@@ -1,6 +1,7 @@
 """A timeline as trace-event JSON, which Perfetto and chrome://tracing open.
 
-A run is a process there, a component a thread; times are microseconds.
+A run is a process there, a component a thread; times are microseconds.  Chunks that were loaded
+overlap, so their stages are asynchronous spans, a track for each process that loaded.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cfac.compiler.draw.chunks import Chunk
 from cfac.compiler.draw.timeline import Bar, Lane, Timeline
 
 _Event = dict[str, Any]
@@ -32,6 +34,8 @@ def render(timelines: list[Timeline]) -> str:
                 place = {"s": "t", "tid": tid}
             base = {"ph": "i", "pid": number, "name": mark.kind, "ts": _us(mark.time), **place}
             events.append({**base, "args": {"text": mark.text}})
+        for chunk in timeline.chunks:
+            events += _chunk(chunk, number)
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
 
 
@@ -66,6 +70,17 @@ def _lane(lane: Lane, base: _Event) -> list[_Event]:
         begin, end = min(bar.begin for bar in group), max(bar.end for bar in group)
         args = {"after": sorted({need for bar in group for need in bar.needs}), **_flags(group)}
         events.append(_span(base, name, begin, end, "transition", args))
+    return events
+
+
+def _chunk(chunk: Chunk, pid: int) -> list[_Event]:
+    args = {"file": chunk.file, "offset": chunk.offset, "length": chunk.length, "path": chunk.path}
+    events = []
+    for stage, begin, end in chunk.spans():
+        name = f"{stage}, {chunk.process}"
+        base = {"pid": pid, "cat": "chunk", "id": f"{pid}.{chunk.number}.{stage}", "name": name}
+        events.append({"ph": "b", **base, "ts": _us(begin), "args": args})
+        events.append({"ph": "e", **base, "ts": _us(end)})
     return events
 
 

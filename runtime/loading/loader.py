@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
 from cfac.runtime.loading import job as jobs
+from cfac.runtime.loading.cache import Hold, resolve
 from cfac.runtime.loading.distributed import Circle, check_equal, fingerprint, shared
 from cfac.runtime.loading.files import Path, find
 from cfac.runtime.loading.job import Job, Plan, Settings
@@ -67,6 +69,7 @@ def load(
     progress: bool | None = None,
     checksums: str | os.PathLike[str] | Manifest | None = None,
     trace: bool = False,
+    cache: bool = True,
 ) -> Loader:
     """Open safetensors files, check their headers, and give a `Loader` of their tensors.
 
@@ -85,6 +88,7 @@ def load(
     ``progress``: a line on stderr; None: if that is a terminal.
     ``checksums``: a manifest that every chunk is compared with.
     ``trace``: record time stamps and the path of every chunk in ``report``.
+    ``cache``: read copies that ``cfac cache add`` made in memory, where there are any.
 
     HeaderError and IndexFileError (both ValueError), OSError: a file is not as it should be.
     KeyError, ValueError: names and slices that do not fit. NativeMissingError: no C library.
@@ -93,7 +97,7 @@ def load(
     def make() -> Loader:
         return _make(
             *(files, device, names, slices, chunk_size, ring, backend, views, progress),
-            *(checksums, trace),
+            *(checksums, trace, cache),
         )
 
     if group is None:
@@ -117,6 +121,7 @@ def _make(
     progress: bool | None,
     checksums: str | os.PathLike[str] | Manifest | None,
     trace: bool,
+    cache: bool,
 ) -> Loader:
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
@@ -132,9 +137,15 @@ def _make(
         manifest = Manifest.read(manifest)
     if manifest is not None and chunk_size not in ("auto", manifest.chunk_size):
         raise ValueError(f"chunk_size {chunk_size} is not the manifest's {manifest.chunk_size}")
-    return Loader(
-        Model(find(files)), device, names, slices, chunk_size, settings, progress, manifest
-    )
+    found, held = resolve(find(files)) if cache else (find(files), None)
+    try:
+        return Loader(
+            *(Model(found), device, names, slices, chunk_size, settings, progress, manifest, held)
+        )
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
 
 
 class Loader:
@@ -155,7 +166,11 @@ class Loader:
         settings: Settings,
         progress: bool | None,
         manifest: Manifest | None,
+        held: Hold | None = None,
     ) -> None:
+        #: how many of the files are read from the cache in memory
+        self.cached = held.count if held is not None else 0
+        self._release = weakref.finalize(self, held.release) if held is not None else None
         self._model = model
         self._device = device
         self._settings = settings
@@ -191,6 +206,8 @@ class Loader:
         self._closed = True
         while self._passes:
             self._passes.pop().close()  # type: ignore[attr-defined]
+        if self._release is not None:
+            self._release()
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) in file order.

@@ -115,7 +115,13 @@ def serve(engine, model, vllm_cache):
         # a shell's background job, as CI may be, ignores SIGINT, and its children would
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def start(copy: Patched | Hooked | None = None, *, installed: bool = True, **options):
+    def start(
+        copy: Patched | Hooked | None = None,
+        *,
+        installed: bool = True,
+        model: Path = model,
+        **options,
+    ):
         own = engine
         if isinstance(copy, Hooked):
             own, installed = copy.engine, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import shutil
 import subprocess
@@ -71,6 +72,14 @@ class Environment:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_declares_the_plugin(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt"))
+        entries = configparser.ConfigParser()
+        entries.read_string(archive.read(name).decode())
+    assert entries["vllm.general_plugins"]["cfac"] == "cfac.runtime.vllm_plugin:register"
 
 
 @pytest.fixture(scope="module", params=["wheel", "editable"])

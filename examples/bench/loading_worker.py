@@ -1,0 +1,320 @@
+"""One loader, measured: the child process of loading.py, with one peer's environment.
+
+Reads a JSON line per measurement on standard input: ``files``, ``into`` (existing tensors, else
+fresh memory), ``cold``.  Each is done in a fork of this process, which has imported all it needs,
+and is answered with a JSON line: seconds, CPU-seconds, peak memory above what was there before
+(bytes), a checksum of what was loaded, or an error.
+
+The clock runs from before the files are opened until every tensor is in memory of its own: the
+same end for all, so a loader that hands out views of a buffer that it reuses pays for the copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+Tensors = dict[str, Any]
+BLOCK = 8 << 20
+PAGE = 4096
+
+
+# -- the loaders: (files, existing tensors or None) -> the tensors, and what keeps them ------------
+
+
+def by_cfac(files: list[str], into: Tensors | None) -> Any:
+    import cfac
+
+    with cfac.load(files, progress=False, cache=False) as loader:
+        if into is None:
+            return dict(loader)
+        loader.load_into(into)
+        return into
+
+
+def by_safetensors(backend: str) -> Any:
+    def load(files: list[str], into: Tensors | None) -> Any:
+        from safetensors import safe_open
+
+        found = {}
+        for path in files:
+            with safe_open(path, framework="pt", backend=backend) as file:
+                for name in file.keys():  # noqa: SIM118
+                    tensor = file.get_tensor(name)
+                    if into is not None:
+                        into[name].copy_(tensor)
+                    else:  # mmap's are pages of the file, pread's are memory of their own
+                        found[name] = tensor.clone() if backend == "mmap" else tensor
+        return found if into is None else into
+
+    return load
+
+
+def by_fastsafetensors(files: list[str], into: Tensors | None) -> Any:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
+    loader.add_filenames({0: files})
+    buffer = loader.copy_files_to_device()
+    found = {}
+    for name in loader.get_keys():
+        tensor = buffer.get_tensor(name)
+        if into is not None:
+            into[name].copy_(tensor)
+        else:
+            found[name] = tensor
+    if into is not None:
+        buffer.close()
+        loader.close()
+        return into
+    KEPT.append((loader, buffer))  # the tensors are views of its buffers, which are not reused
+    return found
+
+
+def by_runai(files: list[str], into: Tensors | None) -> Any:
+    from runai_model_streamer import SafetensorsStreamer
+
+    found = {}
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_files(files)
+        for name, tensor in streamer.get_tensors():
+            if into is not None:
+                into[name].copy_(tensor)
+            else:
+                found[name] = tensor.clone()  # its buffer is used again
+    return found if into is None else into
+
+
+def by_tensorizer(files: list[str], into: Tensors | None) -> Any:
+    from tensorizer import TensorDeserializer
+
+    found = {}
+    for path in files:
+        with TensorDeserializer(path, device="cpu") as tensors:
+            for name in tensors:
+                if into is not None:
+                    into[name].copy_(tensors[name])
+                else:
+                    found[name] = tensors[name]
+    return found if into is None else into
+
+
+def by_reads(files: list[str], into: Tensors | None) -> Any:
+    """The bound: reads of 8 MiB by a thread per core, no tensors.
+
+    Into memory that the clock sees faulted (fresh) or not; O_DIRECT and four threads where the
+    page cache has nothing.
+    """
+    import mmap
+
+    direct = 0 if resident(files[0]) else os.O_DIRECT
+    jobs: list[tuple[int, int, int, memoryview]] = []
+    opened, targets = [], into["raw"] if into is not None else [None] * len(files)
+    for path, target in zip(files, targets, strict=True):
+        fd = os.open(path, os.O_RDONLY | direct)
+        opened.append(fd)
+        size = os.fstat(fd).st_size
+        memory = target or mmap.mmap(-1, -(-size // PAGE) * PAGE)
+        KEPT.append(memory)
+        view = memoryview(memory)
+        jobs += [(fd, at, min(BLOCK, size - at), view) for at in range(0, size, BLOCK)]
+    jobs.reverse()
+
+    def work() -> None:
+        while True:
+            try:
+                fd, at, length, view = jobs.pop()
+            except IndexError:
+                return
+            end = at + length
+            while at < end:
+                limit = -(-end // PAGE) * PAGE if direct else end
+                at += os.preadv(fd, [view[at:limit]], at)
+
+    count = 4 if direct else len(os.sched_getaffinity(0))
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for fd in opened:
+        os.close(fd)
+    return {}
+
+
+KEPT: list[Any] = []
+LOADERS = {
+    "cfac": by_cfac,
+    "safetensors": by_safetensors("mmap"),
+    "safetensors-pread": by_safetensors("pread"),
+    "fastsafetensors": by_fastsafetensors,
+    "runai": by_runai,
+    "tensorizer": by_tensorizer,
+    "raw": by_reads,
+}
+IMPORTS = {
+    "cfac": ["cfac.runtime.loading"],
+    "safetensors": ["safetensors.torch"],
+    "safetensors-pread": ["safetensors.torch"],
+    "fastsafetensors": ["fastsafetensors"],
+    "runai": ["runai_model_streamer"],
+    "tensorizer": ["tensorizer"],
+    "raw": ["mmap"],
+}
+
+
+# -- what surrounds a measurement ------------------------------------------------------------------
+
+
+def resident(path: str) -> float:
+    """The share of a file's pages that are in the page cache, by a sample of 64 of them."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        places = range(0, size, max(PAGE, size // 64 // PAGE * PAGE))
+        found = 0
+        for at in places:
+            with contextlib.suppress(BlockingIOError):
+                found += os.preadv(fd, [bytearray(1)], at, os.RWF_NOWAIT) == 1
+        return found / len(places)
+    finally:
+        os.close(fd)
+
+
+def prepare(files: list[str], cold: bool) -> None:
+    """Evict the files from the page cache, or read them into it; RuntimeError if that fails."""
+    for path in files:
+        fd = os.open(path, os.O_RDONLY)
+        if cold:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        else:
+            while os.read(fd, BLOCK):
+                pass
+        os.close(fd)
+        share = resident(path)
+        if share > 0.02 if cold else share < 0.98:
+            raise RuntimeError(f"{path} is {share:.0%} in the page cache")
+
+
+def existing(tool: str, files: list[str], headers: list[str]) -> Tensors:
+    """Tensors (the bound: memory) to load into, their pages faulted in; by safetensors headers."""
+    import mmap
+
+    if tool == "raw":
+        made = []
+        for path in files:
+            memory = mmap.mmap(-1, -(-Path(path).stat().st_size // PAGE) * PAGE)
+            for at in range(0, len(memory), PAGE):
+                memory[at] = 1
+            made.append(memory)
+        return {"raw": made}
+    import torch
+
+    shapes: dict[str, list[int]] = {}
+    for path in headers:
+        with Path(path).open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        shapes |= {name: entry["shape"] for name, entry in header.items()}
+    return {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+
+
+def memory_now(field: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition(f"{field}:")[2].split()[0]) * 1024
+
+
+def checksum(tensors: Tensors) -> int:
+    """Of the first and last bytes of every tensor, by name."""
+    import torch
+
+    total = 0
+    for name in sorted(tensors):
+        flat = tensors[name].view(-1).view(torch.uint8)
+        ends = bytes(flat[:32].tolist()) + bytes(flat[-32:].tolist())
+        total = zlib.crc32(ends, zlib.crc32(name.encode(), total))
+    return total
+
+
+def measure(
+    tool: str, files: list[str], headers: list[str], into: bool, cold: bool
+) -> dict[str, Any]:
+    if tool != "raw":
+        import torch
+
+        torch.set_num_threads(1)  # many small copies are slower on several
+    targets = existing(tool, files, headers) if into else None
+    prepare(files, cold)
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here (proc(5))
+    before = memory_now("VmRSS")
+    cpu = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.perf_counter()
+    loaded = LOADERS[tool](files, targets)
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": seconds,
+        "cpu_seconds": after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime,
+        "peak_bytes": max(0, memory_now("VmHWM") - before),
+        "checksum": checksum(loaded) if loaded else None,
+    }
+
+
+def convert(source: str, targets: list[str]) -> dict[str, Any]:
+    """A safetensors file in tensorizer's own format, a share of its tensors in each target.
+
+    One of its files has room for the metadata of some thousand tensors.
+    """
+    from safetensors.torch import load_file
+    from tensorizer import TensorSerializer
+
+    tensors = load_file(source)
+    names = list(tensors)
+    for number, target in enumerate(targets):
+        part = f"{target}.part"
+        serializer = TensorSerializer(part)
+        share = names[
+            number * len(names) // len(targets) : (number + 1) * len(names) // len(targets)
+        ]
+        serializer.write_state_dict({name: tensors[name] for name in share})
+        serializer.close()
+        Path(part).rename(target)
+    return {}
+
+
+def answer(tool: str, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return convert(**request["convert"]) if "convert" in request else measure(tool, **request)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main(tool: str) -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the loaders print
+    if tool != "raw":
+        import torch  # noqa: F401
+    for name in IMPORTS[tool]:
+        __import__(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BrokenPipeError):
+                print(json.dumps(answer(tool, json.loads(line))), file=answers)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(json.dumps({"error": f"it ended with status {status}"}), file=answers)
+    os._exit(0)  # nothing to clean up: torch alone takes a second for that
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
