@@ -348,6 +348,11 @@ class Owner:
         if connection.pid == self.family.root:
             self.family.retired = True
 
+    def _on_release(self, connection: Connection, _: dict[str, Any]) -> None:
+        """The root has no more part in the run, and its end is nobody else's."""
+        if connection.pid == self.family.root:
+            self.family.retired = self.family.released = True
+
     # -- what the family and the states tell ---------------------------------------
 
     def fail(self, component: str, cause: str) -> None:

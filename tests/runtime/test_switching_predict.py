@@ -62,9 +62,7 @@ def test_fewer_wild_records_than_half_do_not_matter(
 
 
 @given(HISTORIES, MODELS, MODELS)
-def test_a_right_prediction_wastes_nothing(
-    history: list[Record], old: str, new: str
-) -> None:
+def test_a_right_prediction_wastes_nothing(history: list[Record], old: str, new: str) -> None:
     """The new model waits only where the old one takes longer to stop than it to get there."""
     told = predict(history, old, new)
     right = Record(old, new, told.t1.seconds, told.t2.seconds, told.t1.seconds, told.t2.seconds)
