@@ -192,6 +192,9 @@ class _Builder:
             if kind not in ("starts_threads", "openmp"):
                 message = f"{kind!r} is no interval and takes no 'until'"
             self.diagnostics.error("CF109", message, until_key.span if until_key else node.span)
+        together = node.key("together")
+        if together is not None and kind != "holds":
+            self.diagnostics.error("CF109", "'together' belongs to 'holds'", together.span)
         span = key.span if key is not None else node.span
         end = text_node(until)
         return Effect(
@@ -199,6 +202,7 @@ class _Builder:
             text(value),
             own_ref(end, owner, indexed, self.diagnostics) if end is not None else None,
             span,
+            together is not None,
         )
 
     # -- the rest ------------------------------------------------------------

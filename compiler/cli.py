@@ -28,6 +28,8 @@ COMMANDS: dict[str, _Lazy] = {
     "record": _Lazy(
         "cfac.compiler.commands.record:record", "Record what a start imports, to do it early."
     ),
+    "gateway": _Lazy("cfac.compiler.commands.switch:gateway", "One address before servers."),
+    "switch": _Lazy("cfac.compiler.commands.switch:switch", "Switch a gateway to another model."),
     "trace": _Lazy("cfac.compiler.commands.trace:trace", "Show or verify the trace of a run."),
     "explain": _Lazy("cfac.compiler.commands.explain:explain", "Explain a diagnostic's code."),
     "schema": _Lazy("cfac.compiler.commands.explain:schema", "Print the spec's JSON Schema."),

@@ -177,6 +177,8 @@ class Text:
             help_ = f"declare with `until` how long {first.label} holds it"
         elif help_ is None:
             help_ = f"end the hold of {first.label} before {second.label}"
+        if first.key == second.key:
+            help_ += "; or, if each replica holds a part of its own, say `together: true`"
         return _error("CF503", message, second.effect.span, notes, help_)
 
     def _release(self, first: Act, second: Act) -> str | None:

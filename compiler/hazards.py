@@ -20,7 +20,8 @@ the fork only; and a key that the parent has read by then is read in the child t
 
 CF501  two accesses of one thing, one of them a write, that may run in parallel;
 CF502  a fork that may fall into an open interval of its process (``holds`` does not count);
-CF503  two ``holds`` of one thing that may overlap;
+CF503  two ``holds`` of one thing that may overlap (``together``: of one component, only
+       those of one replica);
 CF504  an environment key written after it was read; CF505  effects of an initial state.
 
 Order is what `ordering` proves for every count, so a spec without findings is safe for
@@ -124,16 +125,24 @@ class _Search:
             self.views.append(_View(spec, graph))
 
     def safe(
-        self, one: Act, other: Act, rule: _Rule, *, local: bool = False, also: _Also = ()
+        self,
+        one: Act,
+        other: Act,
+        rule: _Rule,
+        *,
+        local: bool = False,
+        parts: bool = False,
+        also: _Also = (),
     ) -> bool:
         """Whether ``rule`` holds for all replicas of both, wherever ``also`` exist too.
 
-        ``local``: within a process.
+        ``local``: within a process.  ``parts``: of the same index only.
         """
         present = one.component, other.component, *also
         if any(exclusive(a, b) for a, b in combinations(present, 2)):
             return True
-        return any(view.every(one, other, rule, local=local) for view in self.views)
+        own = parts or (local and process_of(one.component) != "")
+        return any(view.every(one, other, rule, own=own) for view in self.views)
 
     def accesses(self) -> Iterator[Hazard]:
         """CF501: reads and writes of what is shared."""
@@ -267,7 +276,7 @@ class _Search:
                         return True  # one transition
                     return view.ended(one, other, pair) or view.ended(other, one, pair.swapped())
 
-                if not self.safe(one, other, rule):
+                if not self.safe(one, other, rule, parts=_parts(one, other)):
                     yield Hazard("CF503", one, other)
 
     def _accesses(self, *, shared: bool) -> dict[str, list[Act]]:
@@ -283,6 +292,11 @@ class _Search:
             if act.key not in known or act.effect.kind == "writes":
                 known[act.key] = act
         return {name: list(acts.values()) for name, acts in found.items()}
+
+
+def _parts(one: Act, other: Act) -> bool:
+    """Whether replicas of different index hold different parts, and never conflict."""
+    return one.component is other.component and one.effect.together and other.effect.together
 
 
 def _shifted(kind: int, offset: int) -> tuple[int, ...]:
@@ -304,12 +318,11 @@ class _View:
         self.groups = grouping.of
         self.per_replica = [is_per_replica(group) for group in grouping.groups]
 
-    def every(self, one: Act, other: Act, rule: _Rule, *, local: bool) -> bool:
-        """Whether ``rule`` holds for all pairs of replicas; ``local``: of one process."""
+    def every(self, one: Act, other: Act, rule: _Rule, *, own: bool) -> bool:
+        """Whether ``rule`` holds for all pairs of replicas; ``own``: of the same index."""
         ones, others = self.graph.ids[one.key], self.graph.ids[other.key]
         if len(ones) * len(others) > MAX_PAIRS:
             return False
-        own = local and process_of(one.component) != ""
         return all(
             rule(self, _Pair(a, b, kind)) for a in ones for b in others for kind in
             self._kinds(a, b, own=own)

@@ -83,12 +83,16 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a transition does beside its state (checked by the hazard pass)."""
+    """What a transition does beside its state (checked by the hazard pass).
+
+    ``together``, of ``holds``: the component's replicas hold it as one, each its part.
+    """
 
     kind: str
     value: str | None
     until: Ref | None
     span: Span
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,9 @@ class EffectModel(Strict):
     writes: str = Field(default=ABSENT, description="A resource that it writes.")
     holds: str = Field(default=ABSENT, description="A resource that it holds until 'until'.")
     until: str = Field(default=ABSENT, description="The state at which 'holds' ends.")
+    together: Literal[True] = Field(
+        default=ABSENT, description="The component's replicas hold it together, each its part."
+    )
     starts_threads: Interval = Field(default=ABSENT, description="It starts threads.")
     initializes: str = Field(default=ABSENT, description="A device that it initializes.")
     openmp: Interval = Field(default=ABSENT, description="It opens an OpenMP pool.")

@@ -63,6 +63,8 @@ class Family:
         self.root_ended = False
         #: the root has begun another run
         self.retired = False
+        #: the others outlive the root: it only had the run made for them
+        self.released = False
         self._steps: list[tuple[float, signal.Signals]] = []
         self._signalled: signal.Signals | None = None
         #: The root was asked to end while it starts: by which signal, when it is asked
@@ -90,7 +92,7 @@ class Family:
             return
         if self._signalled is not None:  # too late: the run is ending
             processes.send_signal(member.pidfd, self._signalled)
-        elif self.root_ended or self.owner.table.failure is not None:
+        elif (self.root_ended and not self.released) or self.owner.table.failure is not None:
             self.end(engine_first=False)
 
     def mark_early(self, pid: int, early: bool) -> None:
@@ -245,6 +247,8 @@ class Family:
     def _root_ended(self, member: Member, how: str, *, killed: bool) -> None:
         owner = self.owner
         self.root_ended = True
+        if self.released:
+            return
         # A command that ends by itself (--help, a wrong option) has said why.
         adopted = [child for child in self._children() if not child.early]
         alone = not adopted and not owner.table.waiters()

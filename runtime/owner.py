@@ -348,6 +348,11 @@ class Owner:
         if connection.pid == self.family.root:
             self.family.retired = True
 
+    def _on_release(self, connection: Connection, _: dict[str, Any]) -> None:
+        """The root has no more part in the run, and its end is nobody else's."""
+        if connection.pid == self.family.root:
+            self.family.retired = self.family.released = True
+
     # -- what the family and the states tell ---------------------------------------
 
     def fail(self, component: str, cause: str) -> None:
@@ -373,17 +378,19 @@ class Owner:
                     return
 
     def publish_exit(self, component: str) -> bool:
-        """Publish the next state of a component if it *is* its process's end."""
+        """Publish the next states of a component that *are* its process's end."""
         name, index = split_label(component)
         if self.plan is None or name not in self.plan.components:
             return False
-        following = self.plan.following(name, self.table.current.get(component))
-        if following is None or not self.plan.at_exit(name, following):
-            return False
-        self.trace.write("publish", c=name, i=index, s=following)
-        self.table.set_state(component, following)
-        self.check_final()
-        return True
+        published = False
+        while True:
+            following = self.plan.following(name, self.table.current.get(component))
+            if following is None or not self.plan.at_exit(name, following):
+                return published
+            self.trace.write("publish", c=name, i=index, s=following)
+            self.table.set_state(component, following)
+            self.check_final()
+            published = True
 
     def complete(self, component: str) -> bool:
         """Whether a component has reached its last state."""

@@ -62,6 +62,12 @@ class Session:
         self.client.close()
         self._trace.close()
 
+    def release(self) -> None:
+        """Close; the run's other processes outlive this one, its root."""
+        self.post({"op": "release"})
+        self.client.close()
+        self._trace.close()
+
 
 class Place:
     """Where an event happens: the session, the component's label and its replica index."""

@@ -11,13 +11,14 @@ from cfac.compiler.graph import build
 from cfac.compiler.hazards import find_hazards
 from cfac.compiler.model import Effect, Index, Process, Ref, Site, Spec, Strategy
 
-KINDS = ["reads x", "writes x", "reads env:K", "writes env:K", "holds x", "starts_threads",
-         "openmp", "initializes", "forks"]  # fmt: skip
+KINDS = ["reads x", "writes x", "reads env:K", "writes env:K", "holds x", "holds x together",
+         "starts_threads", "openmp", "initializes", "forks"]  # fmt: skip
 
 
 def effect(text: str, until: Ref | None = None) -> Effect:
     kind, _, value = text.partition(" ")
-    return Effect(kind, value or None, until, span())
+    value, _, together = value.partition(" ")
+    return Effect(kind, value or None, until, span(), together == "together")
 
 
 def change(model: Spec, key: tuple[str, str], **fields: object) -> Spec:

@@ -258,3 +258,24 @@ def test_no_replicas_have_no_effects() -> None:
 def test_initial_states_have_no_effects() -> None:
     model = spec(component("a", {"S": [], "A": []}))
     assert codes(effects(model, {"a.S": ["reads x"]})) == ["CF505"]
+
+
+def test_replicas_hold_together_but_none_twice_and_nobody_beside_them() -> None:
+    def found(*waits: str, **acts: list[str]) -> list[str]:
+        parts = [
+            component("old", {"S": [], "A": [], "B": [], "F": []}, "n"),
+            component("new", {"S": [], "A": list(waits)}, "m"),
+        ]
+        return codes(effects(spec(*parts), {k.replace("_", "."): v for k, v in acts.items()}))
+
+    whole, part = ["holds x until old[i].F"], ["holds x together until old[i].F"]
+    assert found(old_A=whole) == ["CF503"]
+    assert found(old_A=part) == []
+    assert found(old_A=part, old_B=part) == ["CF503"]  # twice in one replica
+    assert found(old_A=part, old_B=whole) == ["CF503"] * 2  # B's replicas, and A beside B
+    new = ["holds x together"]
+    assert found(old_A=part, new_A=new) == ["CF503"]
+    assert found("old.*.B", old_A=part, new_A=new) == ["CF503"]
+    assert found("old[0].F", old_A=part, new_A=new) == ["CF503"]
+    assert found("old.*.F", old_A=part, new_A=new) == []
+    assert found("old.*.F", old_A=part, new_A=["holds x"]) == ["CF503"]  # new's own replicas

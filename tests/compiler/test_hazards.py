@@ -163,7 +163,8 @@ class Oracle:
             env = (a.value or "").startswith("env:")
             closed = self.closed(n, t, a, m)
             if n != m and a.kind == b.kind == "holds" and a.value == b.value:
-                if not (closed or self.closed(m, u, b, n)):
+                parts = c.name == d.name and a.together and b.together and t.index != u.index
+                if not (parts or closed or self.closed(m, u, b, n)):
                     yield "CF503", t, u
                 continue
             opens = a.kind in ("starts_threads", "openmp", "initializes")

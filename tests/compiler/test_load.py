@@ -148,3 +148,16 @@ def test_no_truncation_raises(case: str, tmp_path: Path) -> None:
     for end in range(0, len(text), 37):
         path.write_text(text[:end], "utf-8")
         load(path)
+
+
+@pytest.mark.parametrize("kind", ["reads: x", "writes: x", "forks: true", "openmp: true"])
+def test_only_what_is_held_is_held_together(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "spec.yaml"
+    text = HEAD + "components: {a: {states: [S, {A: {effects: [{%s, together: true}]}}]}}\n"
+    path.write_text(text % kind)
+    _, found = load(path)
+    assert [(d.code, d.message) for d in found.sorted()] == [
+        ("CF109", "'together' belongs to 'holds'")
+    ]
+    path.write_text(text % "holds: x")
+    assert ok(path).components["a"].states[1].effects[0].together
