@@ -60,8 +60,8 @@ class Record:
 
     @property
     def stopped(self) -> float:
-        """When the old model was to be stopped, after T."""
-        return delay(self.predicted_t1, self.predicted_t2)
+        """When the old model was told, after T: as predicted, or once the new one waited."""
+        return min(delay(self.predicted_t1, self.predicted_t2), self.t1)
 
 
 @dataclass(frozen=True, slots=True)
