@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cfac.runtime.switching.predict import (
@@ -18,6 +18,8 @@ from cfac.runtime.switching.predict import (
     predict,
 )
 
+#: Examples may take as long as a busy machine makes them.
+ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SECONDS = st.floats(0, 1e6, allow_nan=False)
 MODELS = st.sampled_from(["a", "b", "c"])
 RECORDS = st.builds(Record, MODELS, MODELS, SECONDS, SECONDS, SECONDS, SECONDS)
@@ -28,6 +30,7 @@ def record(t1: float, t2: float, old: str = "a", new: str = "b", told: float = 0
     return Record(old, new, t1, t2, told, 0.0)
 
 
+@ON_ANY_MACHINE
 @given(SECONDS, SECONDS)
 def test_the_time_is_the_papers(t1: float, t2: float) -> None:
     start = 1000.0
@@ -35,6 +38,7 @@ def test_the_time_is_the_papers(t1: float, t2: float) -> None:
     assert delay(t1, t2) >= 0
 
 
+@ON_ANY_MACHINE
 @given(HISTORIES, MODELS, MODELS)
 def test_an_estimate_lies_within_what_it_was_made_of(
     history: list[Record], old: str, new: str
@@ -51,6 +55,7 @@ def test_an_estimate_lies_within_what_it_was_made_of(
         assert found.delay == 0
 
 
+@ON_ANY_MACHINE
 @given(st.lists(st.floats(5, 6), min_size=5, max_size=WINDOW), st.data())
 def test_fewer_wild_records_than_half_do_not_matter(
     times: list[float], data: st.DataObject
@@ -61,6 +66,7 @@ def test_fewer_wild_records_than_half_do_not_matter(
     assert 5 <= found.t1.seconds <= 6 and 5 <= found.t2.seconds <= 6
 
 
+@ON_ANY_MACHINE
 @given(HISTORIES, MODELS, MODELS)
 def test_a_right_prediction_wastes_nothing(history: list[Record], old: str, new: str) -> None:
     """The new model waits only where the old one takes longer to stop than it to get there."""
@@ -77,6 +83,7 @@ def test_wait_and_haste_are_told_apart() -> None:
     assert (record(5, 2, told=1).waited, record(5, 2, told=1).early) == (0, 2)
 
 
+@ON_ANY_MACHINE
 @given(HISTORIES)
 def test_a_history_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, history) -> None:  # type: ignore[no-untyped-def]
     file = SwitchHistory(str(tmp_path_factory.mktemp("h") / "deep" / "switches.jsonl"))
