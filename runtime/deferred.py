@@ -39,7 +39,7 @@ def deferred(decorator: Callable[..., Any]) -> Callable[..., Any]:
 def _at_first_call(decorate: Callable[[Any], Any], function: Any) -> Any:
     if not isinstance(function, FunctionType):
         return decorate(function)
-    lock = threading.Lock()
+    lock = threading.RLock()
     real: Any = None
 
     @functools.wraps(function)
@@ -67,7 +67,7 @@ def put_off(statement: str, names: list[str], namespace: dict[str, Any]) -> None
     other modules may import them from it.
     """
     module = namespace["__name__"]
-    first = not any(owner == module for owner, _ in _put_off)
+    first = not any(owner == module for owner, _ in list(_put_off))
     _put_off[module, statement] = names
     if not first:
         return
