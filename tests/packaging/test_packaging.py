@@ -115,7 +115,7 @@ def test_it_needs_neither_torch_nor_vllm(wheel):
     assert metadata["License-Expression"] == "Apache-2.0"
     required = metadata.get_all("Requires-Dist")
     heavy = [line for line in required if line.startswith(("torch", "vllm"))]
-    assert sorted(metadata.get_all("Provides-Extra")) == ["load", "vllm"]
+    assert sorted(metadata.get_all("Provides-Extra")) == ["gateway", "load", "vllm"]
     assert len(heavy) == 2
     assert all("extra ==" in line for line in heavy)
     assert any(n.endswith(".dist-info/licenses/LICENSE") for n in names(wheel))
