@@ -177,7 +177,8 @@ def forever():
     while True:
         for _, held in cfac.load(sys.argv[1], chunk_size=4096, ring=2):
             ready.set()
-ready = threading.Event()
+            never.wait()  # not in torch: CPython ends a daemon thread wherever it is
+ready, never = threading.Event(), threading.Event()
 model = cfac.load(sys.argv[1], chunk_size=4096, ring=2, views=True)
 iterator = iter(model)
 held = [next(iterator) for _ in range(4)]
