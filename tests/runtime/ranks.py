@@ -6,6 +6,7 @@ finds is printed as one line of JSON.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import json
@@ -130,7 +131,10 @@ def trouble(rank: int, folder: Path) -> dict[str, object]:
 
 
 def memory(rank: int, folder: Path) -> dict[str, object]:
-    """Anonymous memory, in KiB: before a pass that drops its tensors, at most during it, after."""
+    """Anonymous memory, in KiB: before a pass that drops its tensors, at most during it, after.
+
+    ``rest`` and ``after`` are without what malloc keeps for later (malloc_trim(3)).
+    """
     group = dist.group.WORLD
 
     def one_pass() -> int:
@@ -142,12 +146,17 @@ def memory(rank: int, folder: Path) -> dict[str, object]:
             del tensor
         return most
 
+    def trimmed() -> int:
+        ctypes.CDLL(None).malloc_trim(0)
+        return memory_kb("Pss_Anon")
+
     one_pass()  # what gloo and malloc take once
     gc.collect()
-    before = memory_kb("Pss_Anon")
+    before, rest = memory_kb("Pss_Anon"), trimmed()
+    one_pass()  # malloc has again what it keeps
     during = one_pass()
     gc.collect()
-    return {"before": before, "during": during, "after": memory_kb("Pss_Anon")}
+    return {"before": before, "during": during, "rest": rest, "after": trimmed()}
 
 
 def killed(rank: int, folder: Path) -> dict[str, object]:
