@@ -322,9 +322,9 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
         text = f"stays: {found.left}"
         if found.callee is not None:
             hook = "later" if entry.until else "deferred"
-            wrap = edits.Wrap(found.callee, found.label, order, found.options, hook)
+            wrap = edits.Wrap(found.callee, entry.label, order, found.options, hook)
             work.file(found.source).wraps.append(wrap)
-            parts = (f'"{found.label}"', found.source.segment(found.callee), found.options)
+            parts = (f'"{entry.label}"', found.source.segment(found.callee), found.options)
             text = f"_cfac.{hook}({', '.join(part for part in parts if part)})"
         if found.runs is not None:
             place = f"{found.place}:{found.runs.name}"
@@ -332,7 +332,7 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
             work.touched.append(Touched(place, known, entry.span))
         work.rows.append(
             Row(
-                found.label,
+                entry.label,
                 entry.kind,
                 entry.until or "first call",
                 found.source.path,
@@ -345,10 +345,9 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
 
 def _defer_import(work: _Work, entry: Defer, order: int) -> None:
     """Make the import conditional, and put it at the entry of the functions that need it."""
-    label = f"defer:{entry.name}"
     for source, found in deferred_imports(entry, work.tree, work.diagnostics):
-        file, text = work.file(source), _quoted(found.text)
-        names = _quoted(" ".join(found.names))
+        file, text = work.file(source), edits.quote(found.text)
+        names = edits.quote(" ".join(found.names))
         condition = f"_cfac.now({text}, {names}, globals())"
         file.guards.append(edits.Guard(found.statement, condition))
         code = f"_cfac.use({text}, globals())"
@@ -359,17 +358,13 @@ def _defer_import(work: _Work, entry: Defer, order: int) -> None:
             except Refused as refused:
                 report_refused(entry, source, f"{user.name}: {refused.reason}", work.diagnostics)
                 continue
-            insert = edits.Insert(point, code, marker(label, "use"), "use", order)
+            insert = edits.Insert(point, code, marker(entry.label, "use"), "use", order)
             file.inserts.append(insert)
             places.append((point.line, f"{module_name(source.path)}:{user.name}", code))
         work.rows += [
-            Row(label, "import", "first use", source.path, line, place, shown)
+            Row(entry.label, "import", "first use", source.path, line, place, shown)
             for line, place, shown in places
         ]
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '\\"') + '"'
 
 
 def _refuse(work: _Work, bound: Bound, match: Match, refused: Refused) -> None:

@@ -41,11 +41,6 @@ class Deferral:
     runs: ast.FunctionDef | None = None
 
     @property
-    def label(self) -> str:
-        """What the wrapping call names."""
-        return f"defer:{self.entry.name}"
-
-    @property
     def options(self) -> str:
         """The further arguments of the wrapping call."""
         return f'until="{self.entry.until}"' if self.entry.until else ""

@@ -41,9 +41,9 @@ def imports_of(source: Source, name: str) -> list[Import]:
             continue
         if name not in _modules(node, module, package):
             continue
-        if not any(entry is node for entry in body):
+        index = next((k for k, entry in enumerate(body) if entry is node), None)
+        if index is None:
             raise Refused(f"line {node.lineno}: the import is in another statement")
-        index = next(k for k, entry in enumerate(body) if entry is node)
         line_before(source, source.tree, body, index)
         line_after(source, source.tree, body, index)
         names = _bound(node)
@@ -102,7 +102,10 @@ def _users(
 
 
 class _Scan(ast.NodeVisitor):
-    """Visits what runs when a module is imported."""
+    """Visits what runs when a module is imported.
+
+    Annotations of fields and variables count: dataclasses and models evaluate them.
+    """
 
     def __init__(self, statement: ast.stmt, names: set[str], future: bool) -> None:
         self.statement = statement
@@ -120,9 +123,6 @@ class _Scan(ast.NodeVisitor):
             used = isinstance(node.ctx, ast.Load)
             what = "is used when the module is imported" if used else "is bound again"
             raise Refused(f"line {node.lineno}: {node.id} {what}")
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self.generic_visit(node)  # the annotation too: dataclasses and models evaluate it
 
     def _function(self, node: Function) -> None:
         self._binds(node, node.name)

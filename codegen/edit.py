@@ -129,7 +129,7 @@ def _wrappings(source: Source, wraps: Sequence[Wrap]) -> list[tuple[int, int, st
     base = 1_000_000  # after the lines inserted at the same offset; outer callees open first
     for wrap in wraps:  # of two at one callee, the first is the outer one
         start, end = source.span(wrap.callee)
-        opening = f"_cfac.{wrap.hook}({_quote(wrap.transition)}, "
+        opening = f"_cfac.{wrap.hook}({quote(wrap.transition)}, "
         found.append((start, base + len(source.text) - end, opening))
         closing = f", {wrap.options})" if wrap.options else ")"
         found.append((end, base - 1, closing))
@@ -141,7 +141,8 @@ def _conditions(source: Source, guards: Sequence[Guard]) -> list[tuple[int, int,
     return [(source.span(g.statement)[0], 999_999, f"if {g.condition}: ") for g in guards]
 
 
-def _quote(name: str) -> str:
+def quote(name: str) -> str:
+    """A text as a Python literal in double quotes."""
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -159,7 +160,7 @@ def _prove(
         raise EditError(f"{source.path}: the edited file would not parse: {error}") from error
     wrapped: dict[ast.expr, ast.expr] = {}
     for wrap in reversed(wraps):
-        call = parse(f"_cfac.{wrap.hook}({_quote(wrap.transition)}, {wrap.options})").body[0]
+        call = parse(f"_cfac.{wrap.hook}({quote(wrap.transition)}, {wrap.options})").body[0]
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
         now = wrapped.get(wrap.callee, wrap.callee)
         _exchange(source, wrap.callee, now, call.value)

@@ -86,7 +86,7 @@ def survey(
 
 def _deferred(entry: Defer, tree: Tree, found: Survey) -> Iterator[Anchor]:
     """The places of what is deferred; a function that runs later is noted in ``found``."""
-    label = f"defer:{entry.name}"
+    label = entry.label
     if entry.kind == "import":
         for source, one in deferred_imports(entry, tree, Diagnostics()):
             module, count = module_name(source.path), 1 + len(one.users)

@@ -310,6 +310,11 @@ class Defer:
     span: Span
     until: str | None = None
 
+    @property
+    def label(self) -> str:
+        """What edits and reports call it."""
+        return f"defer:{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
