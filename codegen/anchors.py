@@ -7,6 +7,7 @@ several matches is an error that lists the nearest candidates.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,12 +52,25 @@ class Tree:
     sources: dict[str, Source] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     _index: candidates.Index | None = None
+    _writing: dict[tuple[Path, re.Pattern[bytes]], list[str]] = field(default_factory=dict)
 
     def index(self) -> candidates.Index:
         """The whole package, to explain an error with."""
         if self._index is None:
             self._index = candidates.Index(self.root, self.package)
         return self._index
+
+    def writing(self, folder: Path, pattern: re.Pattern[bytes]) -> list[str]:
+        """The Python files under a folder in whose bytes ``pattern`` is found, by name."""
+        key = (folder, pattern)
+        if key not in self._writing:
+            files = [file.relative_to(self.root).as_posix() for file in folder.rglob("*.py")]
+            self._writing[key] = [
+                path
+                for path in sorted(files)
+                if pattern.search(self.unpatched.get(path) or (self.root / path).read_bytes())
+            ]
+        return self._writing[key]
 
     def read(self, path: str) -> Source | None:
         """The source at ``path``; None (and a note in ``broken``) if it cannot be read."""

@@ -113,10 +113,8 @@ def _sources(entry: Defer, place: str, tree: Tree, diagnostics: Diagnostics) -> 
     gap = rb"(?:\s|\\|#[^\n]*\n)*"  # what may stand around a dot: in parentheses, a comment too
     parts = [re.escape(part.encode()) for part in entry.name.split(".")]
     written = re.compile((gap + rb"\." + gap).join(parts))
-    for file in sorted((tree.root / path).parent.rglob("*.py")):
-        name = file.relative_to(tree.root).as_posix()
-        data = tree.unpatched.get(name) or file.read_bytes()
-        if written.search(data) and (source := tree.read(name)) is not None:
+    for name in tree.writing((tree.root / path).parent, written):
+        if (source := tree.read(name)) is not None:
             yield source
 
 
