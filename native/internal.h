@@ -69,7 +69,7 @@ typedef struct name_entry {
 } name_entry;
 
 void cfac__model_retain(cfac_model *model);
-int cfac__open_again(const file_info *info, int flags, int *fd, cfac_error *error);
+int cfac__open_again(const file_info *info, int flags, int *out, cfac_error *error);
 void cfac__sort_names(name_entry *names, size_t count);
 int cfac__name_order(const name_entry *a, const name_entry *b);
 

@@ -71,15 +71,18 @@ static int open_file(const char *path, int flags, struct stat *status, int *out,
     return 0;
 }
 
-int cfac__open_again(const file_info *info, int flags, int *fd, cfac_error *error) {
+int cfac__open_again(const file_info *info, int flags, int *out, cfac_error *error) {
     struct stat s;
-    int r = open_file(info->path, flags, &s, fd, error);
+    int fd, r = open_file(info->path, flags, &s, &fd, error);
     if (r < 0) return r;
     bool same = s.st_dev == info->device && s.st_ino == info->inode &&
                 (uint64_t)s.st_size == info->size && s.st_mtim.tv_sec == info->mtime_s &&
                 s.st_mtim.tv_nsec == info->mtime_ns;
-    if (same) return 0;
-    close(*fd);
+    if (same) {
+        *out = fd;
+        return 0;
+    }
+    close(fd);
     char shown[400];
     cfac__printable(shown, sizeof shown, info->path, strlen(info->path));
     return cfac__fail(error, -ESTALE, CFAC_CHANGED, "%s: changed since its header was read", shown);

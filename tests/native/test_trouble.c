@@ -134,11 +134,20 @@ TEST(a_file_changed_since_its_header_is_refused) {
     cfac_error e = start_and_fail(l);
     EQUAL(e.error, -ESTALE);
     EQUAL(e.code, CFAC_CHANGED);
+    int other = open("/dev/null", O_RDONLY | O_CLOEXEC); /* the number that the refused one had */
     end(l);
+    EQUAL(close(other), 0); /* the job did not close it */
     l = open_job(in_folder("m"), 4096, (cfac_job_options){0});
     EQUAL(unlink(in_folder("m")), 0);
     EQUAL(start_and_fail(l).error, -ENOENT);
     end(l);
+    for (int i = 0; i < 200; i++) { /* no thread goes on with what another one was refused */
+        write_many(in_folder("m"), 10);
+        l = open_job(in_folder("m"), 4096, (cfac_job_options){.threads = 3, .backend = CFAC_PREAD});
+        EQUAL(truncate(in_folder("m"), 1), 0);
+        EQUAL(start_and_fail(l).error, -ESTALE);
+        end(l);
+    }
 }
 
 TEST(made_up_descriptor_shortage_is_waited_out) {
