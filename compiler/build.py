@@ -34,6 +34,7 @@ from cfac.compiler.model import (
 from cfac.compiler.nodes import boolean, entries, items, scalar, text, text_node, texts, whole
 from cfac.compiler.overlay import state_entry
 from cfac.compiler.refs import NAME_PATTERN, own_ref, parse_ref
+from cfac.compiler.remembers import build_remembers
 from cfac.compiler.schedule import build_policy, build_process, build_work
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
@@ -70,6 +71,7 @@ def build_spec(root: MapNode, file: str, diagnostics: Diagnostics) -> Spec | Non
         merges=tuple(builder.merges(root.get("merge"))),
         bindings=build_bindings(root.get("bind"), diagnostics),
         defers=tuple(build_defers(root, diagnostics)),
+        remembers=tuple(build_remembers(root, diagnostics)),
         layouts=builder.layouts(root.get("layouts")),
         refines=build_refines(root.get("refine"), diagnostics),
         engine=builder.engine(root),

@@ -8,7 +8,8 @@ spec's own).  Otherwise:
 - components, params, bindings and the engine are united by key;
 - lists of states, and the chains, are united in an order that keeps both, the first spec's
   first; in the chains, two steps that nothing orders are concurrent (``a | b``);
-- waits of a state, entries of ``merge``, ``defer`` and ``engine.unsupported`` are united;
+- waits of a state, entries of ``merge``, ``defer``, ``remember`` and ``engine.unsupported``
+  are united;
 - of the engine's versions, those that all allow are left.
 """
 
@@ -39,7 +40,9 @@ _UNITED: frozenset[Path] = frozenset(
         ("channel",),
     }
 )
-_LISTS: frozenset[Path] = frozenset({("merge",), ("defer",), ("engine", "unsupported")})
+_LISTS: frozenset[Path] = frozenset(
+    {("merge",), ("defer",), ("remember",), ("engine", "unsupported")}
+)
 
 
 @dataclass(frozen=True, slots=True)

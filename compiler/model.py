@@ -317,6 +317,21 @@ class Defer:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Work whose outcome is kept from one start to the next.
+
+    ``compiled``: ``name`` is a module that executes source text which it makes.
+    ``result``: ``name`` is a function of a path, ``files`` the pattern of the names of the
+    files below it, on which the result depends.
+    """
+
+    kind: Literal["compiled", "result"]
+    name: str
+    span: Span
+    files: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MergeGroup:
     """Transitions that run as one (DESIGN: merging)."""
 
@@ -412,6 +427,7 @@ class Spec:
     merges: tuple[MergeGroup, ...] = ()
     bindings: tuple[Binding, ...] = ()
     defers: tuple[Defer, ...] = ()
+    remembers: tuple[Remember, ...] = ()
     layouts: Mapping[tuple[str, str], Layout] = field(default_factory=dict)
     engine: Engine | None = None
     transport: Literal["thread", "process", "coroutine"] = "process"

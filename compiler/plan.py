@@ -213,6 +213,19 @@ def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
     return {"deferred": found} if found else {}
 
 
+def _remember(spec: Spec) -> dict[str, Any]:
+    """``remember``: modules whose code is kept, and [module, function, pattern] of results."""
+    if not spec.remembers:
+        return {}
+    results = [(*r.name.rsplit(".", 1), r.files) for r in spec.remembers if r.kind == "result"]
+    return {
+        "remember": {
+            "compiled": [r.name for r in spec.remembers if r.kind == "compiled"],
+            "results": [list(result) for result in results],
+        }
+    }
+
+
 def _refine(refined: Refined) -> dict[str, Any]:
     """What a loader needs to give the derived components their replicas."""
     refine = refined.refine
@@ -254,6 +267,7 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
                 for entry in engine.unsupported
             ],
             **_deferred_outside(spec, engine.package),
+            **_remember(spec),
         },
         "params": {
             param.name: {

@@ -348,6 +348,22 @@ class DeferModel(Strict):
     until: str = Field(default=ABSENT, description="The module that a call waits for.")
 
 
+class RememberModel(Strict):
+    """Work whose outcome is kept from one start to the next."""
+
+    compiled: str = Field(
+        default=ABSENT,
+        description="A module that makes source text and executes it, as dataclasses does.",
+    )
+    result: str = Field(
+        default=ABSENT, description="A function of a path (and data), as module.function."
+    )
+    files: str = Field(
+        default=ABSENT,
+        description="Of a result: which files below the path it depends on, as in '*.py'.",
+    )
+
+
 class UnsupportedModel(Strict):
     """A configuration in which the patched engine starts as stock."""
 
@@ -421,6 +437,9 @@ class DocumentModel(Strict):
     )
     defer: list[DeferModel] = Field(
         default=ABSENT, description="Work of the engine's imports, moved to its first use."
+    )
+    remember: list[RememberModel] = Field(
+        default=ABSENT, description="Work whose outcome is kept from one start to the next."
     )
     exports: Any = Field(default=ABSENT, description=NOT_BUILT)
 

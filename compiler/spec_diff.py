@@ -100,6 +100,9 @@ def facts(spec: Spec) -> Iterator[Fact]:
     for deferred in spec.defers:
         name = f"{deferred.kind} {deferred.name}"
         yield Fact("defer", name, plain(deferred, {"kind", "name"}), deferred.span)
+    for remembered in spec.remembers:
+        name = f"{remembered.kind} {remembered.name}"
+        yield Fact("remember", name, plain(remembered, {"kind", "name"}), remembered.span)
     for layout in spec.layouts.values():
         name = f"{layout.component}.{layout.relation}"
         yield Fact("layout", name, str([list(part) for part in layout.lists]), layout.span)

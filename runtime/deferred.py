@@ -106,7 +106,7 @@ def later(callee: Callable[..., Any], until: str) -> Callable[..., Any]:
         if until in sys.modules:
             callee(*arguments, **options)
         else:
-            sys.meta_path.insert(0, _During(until, then_call))
+            during(until, then_call)
 
     return call
 
@@ -133,11 +133,16 @@ def defer_within(module: str, decorator: str) -> None:
             setattr(owner, name, own)
 
     if module not in sys.modules:
-        sys.meta_path.insert(0, _During(module, exchanged))
+        during(module, exchanged)
+
+
+def during(module: str, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Run the code of a module, when it is imported, in a context (until that succeeds)."""
+    sys.meta_path.insert(0, _During(module, context))
 
 
 class _During:
-    """Finds one module as the others do; its code then runs in a context, until it succeeds."""
+    """Finds one module as the others do; its code then runs in a context."""
 
     def __init__(
         self, name: str, context: Callable[[], contextlib.AbstractContextManager[None]]
@@ -149,7 +154,7 @@ class _During:
         """The module's spec (sys.meta_path)."""
         if fullname != self.name:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]  # of the same module, too
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None:

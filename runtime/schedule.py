@@ -1,4 +1,5 @@
-"""The schedule of a start: early imports, forks and prespawns at states, the collector's policy.
+"""The schedule of a start: early imports, forks and prespawns at states, the collector's policy,
+what is remembered from earlier starts.
 
 What a plan says beyond observing.  The hooks call it around their publishes; it never
 raises into the engine, and every way out of it is the engine's own start.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +22,7 @@ from cfac.runtime.session import Place, Session
 if TYPE_CHECKING:
     from cfac.runtime.boot import Hooks
     from cfac.runtime.prespawn import Prespawned
+    from cfac.runtime.remember import Remembered
 
 _T = TypeVar("_T")
 
@@ -29,6 +33,9 @@ class Schedule:
     def __init__(self, hooks: Hooks) -> None:
         self.hooks = hooks
         self.collector = Collector()
+        self._remembered: Remembered | None = None
+        #: the component whose first state began the remembering in this process
+        self._remembers: str | None = None
         self._forked_early: dict[str, Any] = {}
         #: the component that this process was forked or prespawned for
         self._early: str | None = None
@@ -92,6 +99,7 @@ class Schedule:
     def published(self, place: Place) -> None:
         """What the schedule has to do once a state is published."""
         self._apply_policy(place)
+        self._remember(place)
         self._publish_birth(place)
         self._begin_children(place.name, place.index)
         self._trim()
@@ -106,9 +114,13 @@ class Schedule:
             child.discard()
         self._forked_early.clear()
         self.collector.wake()
+        if self._remembered is not None and self._remembers is not None:
+            self._remembered.close(self._remembers, keep=False)
+            self._remembers = None
 
     def forked(self) -> None:
         """In a forked child: the parent's children are not ours."""
+        self._remembers = None
         self._forked_early = {}
         for waiting in self._prespawned.values():
             while waiting:
@@ -142,6 +154,37 @@ class Schedule:
                 self.collector.rest()
         if policy is not None and place.state == policy["until"]:
             self.collector.wake()
+
+    def _remember(self, place: Place) -> None:
+        """Remember from a process's first component's first state to its last.
+
+        The first of several replicas writes what is new; all of them read.
+        """
+        entries = (self.hooks.plan.data["engine"] or {}).get("remember")
+        if entries is None or not self.followed:
+            return
+        states = self.hooks.plan.states(place.component)
+        try:
+            if place.state == states[0] and self._remembers is None:
+                self._remembers = place.component
+                if self._remembered is None:
+                    from cfac.runtime.remember import Remembered
+
+                    self._remembered = Remembered(entries, self._identity())
+                self._remembered.open(place.component)
+            if place.state == states[-1] and self._remembers == place.component:
+                assert self._remembered is not None
+                self._remembers = None
+                place.session.record("remembered", c=place.label, **self._remembered.counts)
+                self._remembered.close(place.component, keep=place.index in (None, 0))
+        except OSError as error:
+            self.hooks.say(f"this start is not remembered: {error}")
+
+    def _identity(self) -> str:
+        """What tells this plan and this engine from others."""
+        data = self.hooks.plan.data
+        package = sys.modules.get(data["engine"]["package"])
+        return json.dumps([data["name"], data["hashes"], list(getattr(package, "__path__", ()))])
 
     def _begin_children(self, name: str, index: int | None) -> None:
         """Begin the children that are to begin at the state ``name``."""

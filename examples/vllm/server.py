@@ -95,7 +95,8 @@ class Server:
         self.log_path = self.folder / "log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("CFAC_", "VLLM_"))}
         environment |= ENVIRONMENT | {"CFAC_RUNS": str(self.runs)}
-        environment["VLLM_CACHE_ROOT"] = str(self.cache or self.folder / "cache")
+        cache = self.cache or self.folder / "cache"
+        environment |= {"VLLM_CACHE_ROOT": str(cache), "CFAC_REMEMBER": str(cache / "remembered")}
         first = [self.package] if self.package else []
         environment["PYTHONPATH"] = os.pathsep.join(str(p) for p in [*first, *self.paths])
         environment |= self.environment
