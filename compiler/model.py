@@ -321,14 +321,16 @@ class Remember:
     """Work whose outcome is kept from one start to the next.
 
     ``compiled``: ``name`` is a module that executes source text which it makes.
-    ``result``: ``name`` is a function of a path, ``files`` the pattern of the names of the
-    files below it, on which the result depends.
+    ``result``: ``name`` is a function, ``files`` are patterns of the files on which its
+    result depends: of the names below its first argument, a path, or, with ``below`` of
+    ``sys.path``, of paths in each folder there.
     """
 
     kind: Literal["compiled", "result"]
     name: str
     span: Span
-    files: str | None = None
+    files: tuple[str, ...] = ()
+    below: Literal["argument", "sys.path"] = "argument"
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,14 +214,17 @@ def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
 
 
 def _remember(spec: Spec) -> dict[str, Any]:
-    """``remember``: modules whose code is kept, and [module, function, pattern] of results."""
+    """``remember``: modules whose code is kept, and functions whose results are."""
     if not spec.remembers:
         return {}
-    results = [(*r.name.rsplit(".", 1), r.files) for r in spec.remembers if r.kind == "result"]
+    results = [r for r in spec.remembers if r.kind == "result"]
     return {
         "remember": {
             "compiled": [r.name for r in spec.remembers if r.kind == "compiled"],
-            "results": [list(result) for result in results],
+            "results": [
+                {"function": r.name.rsplit(".", 1), "files": list(r.files), "below": r.below}
+                for r in results
+            ],
         }
     }
 

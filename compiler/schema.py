@@ -355,12 +355,14 @@ class RememberModel(Strict):
         default=ABSENT,
         description="A module that makes source text and executes it, as dataclasses does.",
     )
-    result: str = Field(
-        default=ABSENT, description="A function of a path (and data), as module.function."
-    )
-    files: str = Field(
+    result: str = Field(default=ABSENT, description="A function of data, as module.function.")
+    files: Texts = Field(
         default=ABSENT,
-        description="Of a result: which files below the path it depends on, as in '*.py'.",
+        description="Of a result: the files that it depends on, as in '*.py', at any depth below "
+        "its first argument, a path; below sys.path as in '*.dist-info/*'.",
+    )
+    below: Literal["argument", "sys.path"] = Field(
+        default=ABSENT, description="Where the files are: the function's first argument is a path."
     )
 
 

@@ -2,8 +2,9 @@
 
 A plan names two kinds.  ``compiled``: modules that make source text and execute it, as
 `dataclasses` does for the methods that it adds; the text is the key.  ``results``: functions
-of one path, whose results hold as long as the files below it are the same (name, size,
-modification time: what Python asks of a .pyc, too).  Both are exchanged from the first state
+whose results hold as long as the files below their first argument, a path, or below the
+folders of `sys.path` are the same (name, size, modification time: what Python asks of a
+.pyc, too).  Both are exchanged from the first state
 of a component to its last, and the originals are back afterwards.
 
 Each component has a file of its own, for one plan, engine folder and Python, in
@@ -19,6 +20,7 @@ import builtins
 import contextlib
 import fnmatch
 import functools
+import glob
 import hashlib
 import importlib.util
 import marshal
@@ -59,7 +61,7 @@ class Remembered:
     def __init__(self, entries: dict[str, Any], identity: str) -> None:
         """``entries`` are the plan's, ``identity`` tells plan and engine from others."""
         self._compiled: list[str] = entries.get("compiled", [])
-        self._results: list[list[str]] = entries.get("results", [])
+        self._results: list[dict[str, Any]] = entries.get("results", [])
         named = f"{identity}\n{sys.version}\n{importlib.util.MAGIC_NUMBER.hex()}"
         self._identity = hashlib.blake2b(named.encode(), digest_size=12).hexdigest()
         self._known: _Entries = {"code": {}, "result": {}}
@@ -81,8 +83,9 @@ class Remembered:
             return  # inherited by a fork
         for name in self._compiled:
             self._exchange(name, "exec", lambda _, __: self._execute, missing=True)
-        for module, function, pattern in self._results:
-            wrap = functools.partial(self._remembering, pattern=pattern)
+        for entry in self._results:
+            module, function = entry["function"]
+            wrap = functools.partial(self._remembering, entry=entry)
             self._exchange(module, function, wrap)
 
     def close(self, component: str, *, keep: bool) -> None:
@@ -159,9 +162,9 @@ class Remembered:
         return code
 
     def _remembering(
-        self, function: Callable[..., Any], module: ModuleType, *, pattern: str
+        self, function: Callable[..., Any], module: ModuleType, *, entry: dict[str, Any]
     ) -> Callable[..., Any]:
-        """``function`` of a path, with its result remembered while the files are the same."""
+        """``function``, with its result remembered while the files are the same."""
         within = threading.local()  # its calls of itself are part of the result
 
         @functools.wraps(function)
@@ -169,7 +172,7 @@ class Remembered:
             if getattr(within, "call", False):
                 return function(*arguments, **options)
             try:
-                key = _key(module, function, arguments, options, pattern)
+                key = _key(module, function, arguments, options, entry)
             except (OSError, TypeError, ValueError):  # no path, or nothing to tell it by
                 return function(*arguments, **options)
             found = self._look_up("result", key)
@@ -251,33 +254,56 @@ def _key(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     options: dict[str, Any],
-    pattern: str,
+    entry: dict[str, Any],
 ) -> bytes:
-    """What a result depends on: the function, its arguments, the files below the first.
+    """What a result depends on: the function, its arguments, the files that the entry names.
 
     Raises TypeError or ValueError where an argument is neither a path nor data.
     """
     plain = [os.fspath(a) if isinstance(a, os.PathLike) else a for a in arguments]
-    top = plain[0] if plain else None
-    if not isinstance(top, str):
-        raise TypeError("the first argument is no path")
-    top = top if os.path.isdir(top) else os.path.dirname(top)
-    source = os.stat(module.__file__ or "")
-    own = (module.__name__, function.__qualname__, source.st_size, source.st_mtime_ns)
     called = (plain, sorted(options.items()))
     marshal.dumps(called)  # or it is no data, and its text would say nothing
-    named = repr((own, called, sorted(_files(top, pattern))))
+    if entry["below"] == "sys.path":
+        found = [(top, list(_on_path(top, entry["files"]))) for top in sys.path]
+    else:
+        top = plain[0] if plain else None
+        if not isinstance(top, str):
+            raise TypeError("the first argument is no path")
+        top = top if os.path.isdir(top) else os.path.dirname(top)
+        found = [(top, sorted(_below(top, entry["files"])))]
+    own = (module.__name__, function.__qualname__, _stamp(module.__file__ or ""))
+    named = repr((own, called, found))
     return hashlib.blake2b(named.encode(errors="surrogateescape")).digest()
 
 
-def _files(top: str, pattern: str) -> Iterator[tuple[str, int, int]]:
-    """Path, size and modification time, in ns, of the files below ``top``; OSError."""
+_Stamp = tuple[int, int]
+
+
+def _stamp(path: str) -> _Stamp | None:
+    """Size and modification time, in ns; None where there is nothing."""
+    try:
+        status = os.stat(path or ".")
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _below(top: str, patterns: list[str]) -> Iterator[tuple[str, _Stamp | None]]:
+    """The files below ``top``, at any depth, whose names are meant; OSError."""
     below = [top]
     while below:
         with os.scandir(below.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     below.append(entry.path)
-                elif fnmatch.fnmatchcase(entry.name, pattern):
-                    status = entry.stat()
-                    yield entry.path, status.st_size, status.st_mtime_ns
+                elif any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns):
+                    yield entry.path, _stamp(entry.path)
+
+
+def _on_path(top: str, patterns: list[str]) -> Iterator[tuple[str, _Stamp | None]]:
+    """The files ``FOLDER/NAME`` in an entry of sys.path that are meant; an archive itself."""
+    if not os.path.isdir(top or "."):
+        yield top, _stamp(top)
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern, root_dir=top or None)):
+            yield name, _stamp(os.path.join(top, name))

@@ -29,6 +29,11 @@ def again(top):
     return {"again": again(top + "/..")} if not top.endswith("..") else {}
 
 
+def installed(kind="all"):
+    calls.append(kind)
+    return {kind: len(calls)}
+
+
 def odd(top):
     calls.append(("odd", str(top)))
     return object()
@@ -46,7 +51,11 @@ def make_here(text):
 """
 ENTRIES = {
     "compiled": ["its_maker"],
-    "results": [["its_work", name, "*.py"] for name in ("scan", "again", "odd", "gone")],
+    "results": [
+        {"function": ["its_work", name], "files": ["*.py"], "below": "argument"}
+        for name in ("scan", "again", "odd", "gone")
+    ]
+    + [{"function": ["its_work", "installed"], "files": ["*.info/NAME"], "below": "sys.path"}],
 }
 
 
@@ -107,6 +116,33 @@ def test_a_result_is_kept_while_the_files_are_the_same(folder):
     assert once(scan(folder, deep=True))[0][1] == 1  # another argument
     (folder / "its_work.py").write_text(WORK + "\n")
     assert once(scan(folder, deep=True))[0][1] == 1  # another function
+
+
+def test_a_result_may_depend_on_the_folders_of_sys_path(folder, monkeypatch):
+    def computed(**options):
+        return once(lambda work, _: (work.installed(**options), len(work.calls)))[0][1] == 1
+
+    (folder / "one.info").mkdir()
+    (folder / "one.info" / "NAME").write_text("1")
+    assert computed()
+    assert not computed()
+    (folder / "one.info" / "OTHER").write_text("of no account")
+    assert not computed()
+    assert computed(kind="some")
+    (folder / "one.info" / "NAME").write_text("22")
+    assert computed()
+    assert not computed()
+    (folder / "two.info").mkdir()
+    (folder / "two.info" / "NAME").write_text("2")
+    assert computed()
+    monkeypatch.syspath_prepend(folder / "data")
+    assert computed()
+    assert not computed()
+    monkeypatch.syspath_prepend(folder / "archive.zip")
+    assert computed()
+    (folder / "archive.zip").write_bytes(b"none")
+    assert computed()
+    assert not computed()
 
 
 def test_each_caller_has_a_result_of_its_own(folder):
