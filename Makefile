@@ -40,8 +40,8 @@ quick: lint ## Lint, and the tests that need no vLLM
 test: lint engine ## Lint, and all tests but the soak
 	$(BIN)/pytest -m "not soak"
 
-soak: engine ## The long tests; their outcome goes to soak/summary.json
-	$(BIN)/pytest -m soak --summary=soak/summary.json
+soak: engine ## The long tests, other random examples; the outcome goes to soak/summary.json
+	$(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=random --summary=soak/summary.json
 
 demo: engine ## Patch a real vLLM, start it beside the stock one, compare
 	$(BIN)/python examples/vllm/demo.py --engine $(ENGINE) --model $(MODEL) $(DEMO)

@@ -6,9 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from summary import Summary
 
 Golden = Callable[[Path, str], None]
+
+# Nothing random decides whether a commit passes: the same examples in every run, in any time.
+# ``make soak`` draws others each time, and more (pytest --hypothesis-profile=random).
+ANY_MACHINE = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "database": None,
+}
+settings.register_profile("fixed", derandomize=True, **ANY_MACHINE)
+settings.register_profile("random", derandomize=False, print_blob=True, **ANY_MACHINE)
+settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
