@@ -64,9 +64,6 @@ class _Search:
         self.graph = graph
         self.work = 0
         self.banned: set[int] = set()
-        self.incoming: list[list[int]] = [[] for _ in graph.nodes]
-        for number, edge in enumerate(graph.edges):
-            self.incoming[edge.target].append(number)
         # A topological numbering, later transitions first: it bounds each search.
         self.place = [0] * len(graph.nodes)
         successors = graph.successors()
@@ -78,6 +75,10 @@ class _Search:
             for place, members in enumerate(strongly_connected(successors)):
                 for node in members:
                     self.place[node] = place
+        # The edges into each node: number, edge, its source's place.
+        self.incoming: list[list[tuple[int, Edge, int]]] = [[] for _ in graph.nodes]
+        for number, edge in enumerate(graph.edges):
+            self.incoming[edge.target].append((number, edge, self.place[edge.source]))
         self.when = {c.name: _key(c.when) for c in spec.components.values() if c.when is not None}
         for component in spec.components.values():
             replicas = component.replicas
@@ -100,18 +101,17 @@ class _Search:
         start: tuple[int, Where] = (wanted.target, ("i", 0) if target.symbolic else ("one", 0))
         parent: dict[tuple[int, Where], tuple[tuple[int, Where], int] | None] = {start: None}
         queue = deque([start])
+        first = self.place[wanted.source]
         while queue:
             state = queue.popleft()
-            for other in self.incoming[state[0]]:
-                self.work += 1
-                if self.work > WORK_LIMIT:
-                    return None
-                edge = graph.edges[other]
-                if other == number or other in self.banned or edge.layout is not None:
+            coming = self.incoming[state[0]]
+            self.work += len(coming)
+            if self.work > WORK_LIMIT:
+                return None
+            for other, edge, place in coming:
+                if place > first or other == number or other in self.banned:
                     continue
-                if edge.schedule and not wanted.schedule:
-                    continue
-                if self.place[edge.source] > self.place[wanted.source]:
+                if edge.layout is not None or (edge.schedule and not wanted.schedule):
                     continue
                 where = self._back(edge, state[1])
                 if where is None:
