@@ -50,18 +50,21 @@ def model(engine) -> Path:
 def patched(engine, tmp_path_factory):
     """patched(spec) -> a copy of the engine with that spec's patch; one copy per spec."""
     made: dict[Path, Patched] = {}
+    patches: dict[Path, Path] = {}
     build = ROOT / "build" / "engine"
 
     def make(spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", fresh=False) -> Patched:
         spec = spec.resolve()
         if spec in made and not fresh:
             return made[spec]
-        out = tmp_path_factory.mktemp("patches")
-        site = vllm_server.site_packages(engine)
-        cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
-        patch = next(out.glob("*.patch"))
+        if spec not in patches:
+            out = tmp_path_factory.mktemp("patches")
+            site = vllm_server.site_packages(engine)
+            cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
+            patches[spec] = next(out.glob("*.patch"))
+        patch = patches[spec]
         # hard links need the engine's own file system
-        package = build / f"test-{os.getpid()}-{len(made)}{'-fresh' if fresh else ''}"
+        package = build / f"test-{os.getpid()}-{len(folders)}"
         vllm_server.copy_package(engine, package)
         cfac("apply", str(patch), "--engine", str(package))
         result = Patched(package, patch)
