@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job, as CI may be, ignores SIGINT, and what tests start would too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--summary"):
         config.pluginmanager.register(Summary(config.getoption("--summary")))
 

@@ -137,9 +137,6 @@ def serve(engine, model, vllm_cache, stock_answers):
     serve.stock(workers) are the stock engine's answers, serve.end() ends all that run.
     """
     servers = []
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # a shell's background job, as CI may be, ignores SIGINT, and its children would
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(
         copy: Patched | Hooked | None = None,

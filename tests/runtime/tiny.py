@@ -132,8 +132,6 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=group,
-        # a shell's background job, as CI may be, ignores SIGINT and passes that on
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _started.append(process)
     return process
