@@ -61,7 +61,8 @@ def _render(value: Any, depth: int) -> tuple[str, bool]:
         return _scalar(value), True
     parts: list[str] = []
     flat = True
-    for key in sorted(value) if isinstance(value, dict) else range(len(value)):
+    keys: Iterable[Any] = sorted(value) if isinstance(value, dict) else range(len(value))
+    for key in keys:
         item = value[key]
         if type(item) is str:
             text = _string(item)

@@ -42,7 +42,7 @@ _NAN = {".nan", ".NaN", ".NAN"}
 _STR_TAGS = {"!", "tag:yaml.org,2002:str"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ScalarNode:
     """A scalar: ``text`` as written (unescaped), ``value`` by the core schema."""
 
@@ -65,7 +65,7 @@ class ScalarNode:
         return self.part(0, len(self.text))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ListNode:
     """A sequence."""
 
@@ -73,7 +73,7 @@ class ListNode:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MapNode:
     """A mapping; keys are scalars and occur once."""
 
@@ -82,7 +82,7 @@ class MapNode:
     _index: dict[str, tuple[ScalarNode, Node]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", {k.text: (k, v) for k, v in self.entries})
+        self._index = {k.text: (k, v) for k, v in self.entries}
 
     def get(self, key: str) -> Node | None:
         """The value of ``key``, or None where it is absent."""
