@@ -84,7 +84,7 @@ def variant(request, tmp_path_factory) -> Path:
     if not sanitizer(request.param, tmp_path_factory.mktemp("probe")):
         pytest.skip(f"the compiler has no {request.param}")
     out = HERE.parents[1] / "build" / "native" / request.param
-    run("make", "-s", f"VARIANT={request.param}", f"OUT={out}")
+    run("make", "-s", "-j2", f"VARIANT={request.param}", f"OUT={out}")
     return out
 
 
