@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import random
 import shutil
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -49,9 +51,12 @@ def test_real_files(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_two_thousand_real_files(tmp_path: Path) -> None:
+def test_two_thousand_real_files(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     done = fuzz(2000, 2, tmp_path, installed=True)
     print(done)
+    record_property("fuzzed", asdict(done))
     assert done.files >= 2000
     assert set(done.layouts) == set(LAYOUTS)
     assert done.lines > 10_000 and done.wraps > 1000
