@@ -18,7 +18,18 @@ import tiny  # noqa: E402
 from cfac.runtime.history import History, read_run  # noqa: E402
 from cfac.runtime.processes import processes_of_run  # noqa: E402
 
-__all__ = ["ROOT", "Hooked", "Patched", "as_stock", "ask", "cfac", "run", "tiny", "vllm_server"]
+__all__ = [
+    "ROOT",
+    "Hooked",
+    "Patched",
+    "as_stock",
+    "ask",
+    "cfac",
+    "run",
+    "started",
+    "tiny",
+    "vllm_server",
+]
 
 
 class Patched:
@@ -83,6 +94,11 @@ def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) ->
 def ask(server: vllm_server.Server) -> list[dict[str, Any]]:
     """The answers to two prompts, greedy, with their logprobs."""
     return [server.complete(), server.complete("One two three", 16)]
+
+
+def started(history: History) -> dict[str, float]:
+    """When each process began, by name; what it does then may have to wait for a CPU."""
+    return {event["name"]: event["started"] for event in history.of("process")}
 
 
 def as_stock(serve, copy: Patched | Hooked, tensor_parallel: int) -> History:

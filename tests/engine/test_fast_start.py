@@ -1,7 +1,7 @@
 """The fast start on real vLLM: forked, and as stock in everything but the time it takes."""
 
 import pytest
-from real_engine import ROOT, as_stock, tiny
+from real_engine import ROOT, as_stock, started, tiny
 
 from cfac.runtime.history import read_run
 
@@ -12,7 +12,7 @@ FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 def test_a_forked_start_answers_as_stock_and_conforms(serve, patched, tensor_parallel):
     history = as_stock(serve, patched(FAST), tensor_parallel)
     # forked before there was a config
-    assert history.end("core", "Start") < history.end("frontend", "ConfigReady")
+    assert started(history)["EngineCore"] < history.end("frontend", "ConfigReady")
 
 
 @pytest.mark.parametrize("name", ["patch", "hook"])
