@@ -6,7 +6,7 @@ MODEL := build/models/tiny
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 
-.PHONY: help venv engine lint quick test soak demo clean
+.PHONY: help venv engine lint quick test test-engine test-rest soak demo clean
 .DELETE_ON_ERROR:
 
 help: ## This list
@@ -38,10 +38,17 @@ quick: lint ## Lint, and the tests that need no vLLM
 	$(BIN)/pytest -m "not soak and not engine"
 
 test: lint engine ## Lint, and all tests but the soak
-	$(BIN)/pytest -m "not soak"
+	@$(MAKE) --no-print-directory -j2 -k test-engine test-rest
 
-soak: engine ## The long tests; their outcome goes to soak/summary.json
-	$(BIN)/pytest -m soak --summary=soak/summary.json
+# Side by side: an engine's start seldom uses more than one core.
+test-engine:
+	$(BIN)/pytest -m "engine and not soak"
+test-rest:
+	@$(BIN)/pytest -m "not engine and not soak" >build/test-rest.log 2>&1; \
+	code=$$?; echo; cat build/test-rest.log; exit $$code
+
+soak: engine ## The long tests, other random examples; the outcome goes to soak/summary.json
+	$(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=random --summary=soak/summary.json
 
 demo: engine ## Patch a real vLLM, start it beside the stock one, compare
 	$(BIN)/python examples/vllm/demo.py --engine $(ENGINE) --model $(MODEL) $(DEMO)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from cfac.codegen.places import (
 )
 from cfac.codegen.source import Source, SourceError, from_bytes, read_source
 from cfac.compiler.diagnostics import Diagnostics, Note
-from cfac.compiler.model import Site
+from cfac.compiler.model import Defer, Site
 
 _SHOWN = 6
 
@@ -42,6 +42,25 @@ class Match:
     nodes: tuple[ast.AST, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """One place.  ``callee`` is the expression to wrap; None where it is ``left``, and why."""
+
+    entry: Defer
+    source: Source
+    place: str
+    line: int
+    callee: ast.expr | None
+    left: str = ""
+    #: the function that a deferred call runs, where its module defines it
+    runs: ast.FunctionDef | None = None
+
+    @property
+    def options(self) -> str:
+        """The further arguments of the wrapping call."""
+        return f'until="{self.entry.until}"' if self.entry.until else ""
+
+
 @dataclass(slots=True)
 class Tree:
     """An engine tree whose files are read at most once."""
@@ -51,6 +70,8 @@ class Tree:
     unpatched: dict[str, bytes] = field(default_factory=dict)  # in place of what is on disk
     sources: dict[str, Source] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    #: what was found of an entry of ``defer``, and what there is to say about it
+    deferrals: dict[Defer, tuple[Sequence[Deferral], Diagnostics]] = field(default_factory=dict)
     _index: candidates.Index | None = None
     _writing: dict[tuple[Path, re.Pattern[bytes]], list[str]] = field(default_factory=dict)
 

@@ -35,6 +35,7 @@ from cfac.codegen.versions import (
     gone_recorded,
     present,
 )
+from cfac.compiler.calm import calm
 from cfac.compiler.check import check
 from cfac.compiler.diagnostics import Diagnostics
 from cfac.compiler.model import Defer, SiteKind, Spec, Test
@@ -107,6 +108,7 @@ def spec_hash(spec: Spec) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+@calm()
 def compile_engine(
     spec: Spec,
     engine: Engine,
@@ -149,6 +151,7 @@ def compile_engine(
             report_losses(partial, work.diagnostics)
         else:
             work.diagnostics.items = [offered(error, partial) for error in work.diagnostics]
+    _warn(work, engine)
     diagnostics.extend(work.diagnostics)
     work.diagnostics = diagnostics
     result.survey = work.survey
@@ -190,7 +193,7 @@ def compile_engine(
 
 
 def _bind(spec: Spec, tree: Tree, engine: Engine) -> _Work:
-    """Find the place of every site, and check what else the spec says of the engine."""
+    """Find the place of every site; everything that makes an error is found here."""
     work = _Work(spec, tree, Diagnostics())
     bounds = applicable(spec, engine.version, work.diagnostics)
     work.survey = survey(tree, engine.version, bounds, spec.defers)
@@ -204,13 +207,17 @@ def _bind(spec: Spec, tree: Tree, engine: Engine) -> _Work:
     for deferred in spec.defers:
         _defer(work, deferred, len(bounds))
     _check_params(work, bounds)
-    _check_recordings(work, engine)
-    check_names(spec, tree, engine.version, work.diagnostics)
     check_imports(spec, tree, engine.version, work.diagnostics)
-    check_attributes(spec, tree, engine.version, work.diagnostics)
     for file in work.files.values():
         _add_import(work, file)
     return work
+
+
+def _warn(work: _Work, engine: Engine) -> None:
+    """What may be wrong, and changes nothing of what is bound."""
+    _check_recordings(work, engine)
+    check_names(work.spec, work.tree, engine.version, work.diagnostics)
+    check_attributes(work.spec, work.tree, engine.version, work.diagnostics)
 
 
 def _place(work: _Work, bound: Bound) -> None:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from cfac.codegen import candidates
-from cfac.codegen.anchors import Tree
+from cfac.codegen.anchors import Deferral, Tree
 from cfac.codegen.defer_imports import Import, imports_of
 from cfac.codegen.places import dotted, ends_with, module_file, module_name, walk_scope
 from cfac.codegen.positions import Refused
@@ -27,27 +26,20 @@ from cfac.compiler.model import Defer
 _SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Deferral:
-    """One place.  ``callee`` is the expression to wrap; None where it is ``left``, and why."""
+def deferrals(entry: Defer, tree: Tree, diagnostics: Diagnostics) -> Sequence[Deferral]:
+    """The places of one entry, in the order of the files' names and of their lines.
 
-    entry: Defer
-    source: Source
-    place: str
-    line: int
-    callee: ast.expr | None
-    left: str = ""
-    #: the function that a deferred call runs, where its module defines it
-    runs: ast.FunctionDef | None = None
-
-    @property
-    def options(self) -> str:
-        """The further arguments of the wrapping call."""
-        return f'until="{self.entry.until}"' if self.entry.until else ""
+    Looked for once in a tree, however often it is asked for.
+    """
+    if entry not in tree.deferrals:
+        own = Diagnostics()
+        tree.deferrals[entry] = (_find(entry, tree, own), own)
+    found, said = tree.deferrals[entry]
+    diagnostics.extend(said)
+    return found
 
 
-def deferrals(entry: Defer, tree: Tree, diagnostics: Diagnostics) -> list[Deferral]:
-    """The places of one entry, in the order of the files' names and of their lines."""
+def _find(entry: Defer, tree: Tree, diagnostics: Diagnostics) -> tuple[Deferral, ...]:
     found: list[Deferral] = []
     errors = len(diagnostics.errors)
     places = [place for place in entry.places if place.split(".")[0] == tree.package]
@@ -65,7 +57,7 @@ def deferrals(entry: Defer, tree: Tree, diagnostics: Diagnostics) -> list[Deferr
             notes=[Note(f"{f.source.path}:{f.line}") for f in found[:_SHOWN]],
             help="give a longer dotted name, or the one module that is meant",
         )
-    return found
+    return tuple(found)
 
 
 def deferred_imports(

@@ -180,10 +180,28 @@ def _prove(
     for entries in blocks.values():
         for index, _, insert in sorted(entries, key=lambda e: e[:2], reverse=True):
             insert.point.block[index:index] = parse(insert.code).body
-    if ast.dump(result) != ast.dump(source.tree):
+    if not _alike(result, source.tree):
         raise EditError(
             f"{source.path}: the edited file does not parse to the original plus the edits"
         )
+
+
+def _alike(one: ast.AST, other: ast.AST) -> bool:
+    """Whether two trees are the same but for their positions, as ``ast.dump`` would show them."""
+    pairs: list[tuple[object, object]] = [(one, other)]
+    while pairs:
+        a, b = pairs.pop()
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, ast.AST):
+            pairs += [(getattr(a, name, None), getattr(b, name, None)) for name in a._fields]
+        elif isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return False
+            pairs += zip(a, b, strict=True)
+        elif a is not b and repr(a) != repr(b):  # 0.0 is not -0.0
+            return False
+    return True
 
 
 def _exchange(source: Source, original: ast.AST, now: ast.AST, new: ast.AST) -> None:

@@ -95,7 +95,19 @@ def walk_scope(scope: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, FUNCTIONS):
             pending += [*node.decorator_list, node.args]
         else:
-            pending += ast.iter_child_nodes(node)
+            pending += children(node)
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """What ``ast.iter_child_nodes`` gives, in half the time."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+    return found
 
 
 def dotted(node: ast.AST) -> list[str]:

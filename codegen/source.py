@@ -85,11 +85,14 @@ class Source:
     def parent(self, node: ast.AST) -> tuple[ast.AST, str] | None:
         """The node that holds this one, and the name of the field it is in."""
         if not self._parents:
-            for above in ast.walk(self.tree):
-                for name, value in ast.iter_fields(above):
+            found: list[ast.AST] = [self.tree]
+            for above in found:  # grows while it is gone through
+                for name in above._fields:
+                    value = getattr(above, name, None)
                     for child in value if isinstance(value, list) else (value,):
                         if isinstance(child, ast.AST):
                             self._parents[child] = (above, name)
+                            found.append(child)
         return self._parents.get(node)
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, str, ast.AST]]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A piece of one source line; lines and columns count from 1.
 
     ``column`` counts characters, not bytes; ``end_column`` is exclusive.

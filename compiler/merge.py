@@ -195,7 +195,9 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
 def _contract(graph: Graph, edge: Edge, number: list[int], single: set[int]) -> Edge | None:
     """``edge`` between groups; None inside one."""
     source, target = number[edge.source], number[edge.target]
-    new = edge._replace(source=source, target=target)
+    new = Edge(source, target, *edge[2:])
+    if edge.source not in single and edge.target not in single:
+        return None if source == target and not edge.wide and edge.weight == 0 else new
     symbolic = graph.nodes[edge.target].symbolic and edge.target not in single
     if edge.source in single:
         low = edge.low if edge.wide else max(0, -edge.weight)
@@ -215,12 +217,15 @@ def check_merges(
     if not grouping.of:
         return
     contracted = quotient(graph, grouping)
+    cycles = prove(contracted).cyclic
+    if not cycles:
+        return
     known = {node for members in cyclic for node in members}
     preimage: dict[int, list[int]] = {}
     for at, edge in zip(contracted.origin, contracted.edges, strict=True):
         preimage.setdefault(edge.source, []).append(graph.edges[at].source)
         preimage.setdefault(edge.target, []).append(graph.edges[at].target)
-    for members in prove(contracted).cyclic:
+    for members in cycles:
         if any(node in known for member in members for node in preimage.get(member, ())):
             continue
         cycle = find_cycle(contracted, members)

@@ -57,30 +57,38 @@ def render_plan(plan: dict[str, Any]) -> str:
 
 def _render(value: Any, depth: int) -> tuple[str, bool]:
     """The text, and whether it is one line.  Each value is written once, inside out."""
-    if isinstance(value, dict):
-        items = [(_string(key), *_render(value[key], depth + 1)) for key in sorted(value)]
-        parts = [f"{key}: {text}" for key, text, _ in items]
-        ends, flat = "{}", all(short for _, _, short in items)
-    elif isinstance(value, list):
-        found = [_render(item, depth + 1) for item in value]
-        parts = [text for text, _ in found]
-        ends, flat = "[]", all(short for _, short in found)
-    else:
+    if not isinstance(value, dict | list):
         return _scalar(value), True
+    parts: list[str] = []
+    flat = True
+    keys: Iterable[Any] = sorted(value) if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        item = value[key]
+        if type(item) is str:
+            text = _string(item)
+        elif isinstance(item, dict | list):
+            text, short = _render(item, depth + 1)
+            flat = flat and short
+        else:
+            text = _scalar(item)
+        parts.append(text if type(key) is int else f"{_string(key)}: {text}")
+    ends = "{}" if isinstance(value, dict) else "[]"
     if flat:
         compact = f"{ends[0]}{', '.join(parts)}{ends[1]}"
         if len(compact) + depth <= _PLAN_WIDTH or not parts:
             return compact, True
     pad = " " * (depth + 1)
-    body = ",\n".join([pad + part for part in parts])
-    return f"{ends[0]}\n{body}\n{pad[1:]}{ends[1]}", False
+    body = f",\n{pad}".join(parts)
+    return f"{ends[0]}\n{pad}{body}\n{pad[1:]}{ends[1]}", False
 
 
 def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
     if isinstance(value, str):
         return _string(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     return str(value) if isinstance(value, int) else json.dumps(value)
 
 

@@ -32,6 +32,8 @@ def check_redundant(spec: Spec, graph: Graph, out: Diagnostics) -> None:
         if graph.nodes[edge.target].component in derived:  # nobody wrote it there
             continue
         path = search.implied(number, edge)
+        if search.work > WORK_LIMIT:
+            return
         if path is None:
             continue
         search.banned.add(number)
@@ -64,9 +66,6 @@ class _Search:
         self.graph = graph
         self.work = 0
         self.banned: set[int] = set()
-        self.incoming: list[list[int]] = [[] for _ in graph.nodes]
-        for number, edge in enumerate(graph.edges):
-            self.incoming[edge.target].append(number)
         # A topological numbering, later transitions first: it bounds each search.
         self.place = [0] * len(graph.nodes)
         successors = graph.successors()
@@ -78,6 +77,12 @@ class _Search:
             for place, members in enumerate(strongly_connected(successors)):
                 for node in members:
                     self.place[node] = place
+        # The edges into each node: number, edge, its source's place, whether replicas are alike.
+        self.incoming: list[list[tuple[int, Edge, int, bool]]] = [[] for _ in graph.nodes]
+        for number, edge in enumerate(graph.edges):
+            if edge.layout is None:
+                alike = not edge.wide and edge.weight == 0
+                self.incoming[edge.target].append((number, edge, self.place[edge.source], alike))
         self.when = {c.name: _key(c.when) for c in spec.components.values() if c.when is not None}
         for component in spec.components.values():
             replicas = component.replicas
@@ -100,20 +105,20 @@ class _Search:
         start: tuple[int, Where] = (wanted.target, ("i", 0) if target.symbolic else ("one", 0))
         parent: dict[tuple[int, Where], tuple[tuple[int, Where], int] | None] = {start: None}
         queue = deque([start])
+        first = self.place[wanted.source]
         while queue:
             state = queue.popleft()
-            for other in self.incoming[state[0]]:
-                self.work += 1
-                if self.work > WORK_LIMIT:
-                    return None
-                edge = graph.edges[other]
-                if other == number or other in self.banned or edge.layout is not None:
+            here, one = state[1], state[1][0] == "one"
+            coming = self.incoming[state[0]]
+            self.work += len(coming)
+            if self.work > WORK_LIMIT:
+                return None
+            for other, edge, place, alike in coming:
+                if place > first or other == number or other in self.banned:
                     continue
                 if edge.schedule and not wanted.schedule:
                     continue
-                if self.place[edge.source] > self.place[wanted.source]:
-                    continue
-                where = self._back(edge, state[1])
+                where = here if alike and one else self._back(edge, here)
                 if where is None:
                     continue
                 following = edge.source, where
@@ -127,7 +132,7 @@ class _Search:
                         at = step[0]
                     return path
                 node = graph.nodes[edge.source]
-                if self.when.get(node.component) not in allowed:
+                if self.when and self.when.get(node.component) not in allowed:
                     continue
                 if where[0] == "i" and not self._in_range(edge.source, where[1], wanted, shift):
                     continue

@@ -21,6 +21,8 @@ REF_PATTERN = (
 FORMS = "core.Ready, worker.*.Ready, worker[i-1].Ready, worker[0].Ready or chunk[self.chunks].Ready"
 
 _NAME = re.compile(NAME_PATTERN)
+_PLAIN = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
+_NO_INDEX = Index()
 _OFFSET = re.compile(r"i(?:([+-])([0-9]{1,9}))?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LAYOUT = re.compile(rf"self\.({NAME_PATTERN})")
@@ -37,6 +39,9 @@ def parse_ref(
 ) -> Ref | None:
     """The reference in ``node.text[start:end]``; None after an error."""
     stop = len(node.text) if end is None else end
+    plain = _PLAIN.fullmatch(node.text, start, stop)
+    if plain:  # most of them
+        return Ref(plain[1], plain[2], _NO_INDEX, node.part(start, stop))
     try:
         component, index, state = _parse(node.text[start:stop])
     except _BadRefError as bad:

@@ -42,7 +42,7 @@ _NAN = {".nan", ".NaN", ".NAN"}
 _STR_TAGS = {"!", "tag:yaml.org,2002:str"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ScalarNode:
     """A scalar: ``text`` as written (unescaped), ``value`` by the core schema."""
 
@@ -65,7 +65,7 @@ class ScalarNode:
         return self.part(0, len(self.text))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ListNode:
     """A sequence."""
 
@@ -73,7 +73,7 @@ class ListNode:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MapNode:
     """A mapping; keys are scalars and occur once."""
 
@@ -82,7 +82,7 @@ class MapNode:
     _index: dict[str, tuple[ScalarNode, Node]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", {k.text: (k, v) for k, v in self.entries})
+        self._index = {k.text: (k, v) for k, v in self.entries}
 
     def get(self, key: str) -> Node | None:
         """The value of ``key``, or None where it is absent."""
@@ -235,11 +235,12 @@ class _Builder:
     def _run(self, events: Iterator[Any]) -> None:
         documents = 0
         for event in events:
-            if isinstance(event, yaml.ScalarEvent):
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
                 self._add(self._scalar(event), event.anchor, 1)
-            elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                 self._start(event)
-            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
                 self._end(event)
             elif isinstance(event, yaml.AliasEvent):
                 self._alias(event)
@@ -289,15 +290,19 @@ class _Builder:
 
     def _scalar(self, event: Any) -> ScalarNode:
         text: str = event.value
+        start, end, style, tag = event.start_mark, event.end_mark, event.style, event.tag
         span = self._mark(event)
-        plain = event.style is None or event.style == ""
+        plain = not style
+        one_line = end.line == start.line
+        if plain and tag is None and one_line and end.column - start.column == len(text) > 0:
+            return ScalarNode(core_scalar(text), text, span, span.column)  # as most are
         value: Scalar = text
-        if event.tag is not None and event.tag not in _STR_TAGS:
+        if tag is not None and tag not in _STR_TAGS:
             self._tag(event)
-        elif event.tag is None and plain:
+        elif tag is None and plain:
             value = core_scalar(text)
         inner = None
-        if event.end_mark.line == event.start_mark.line and event.style in (None, "", "'", '"'):
+        if one_line and style in (None, "", "'", '"'):
             line = self.lines[span.line - 1]
             shown = line[span.column - 1 : span.end_column - 1]
             offset = shown.find(text) if text else -1

@@ -9,6 +9,7 @@ import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Summary:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tests: dict[str, dict[str, str | float]] = {}
+        self.tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         xfailed = report.skipped and hasattr(report, "wasxfail")
@@ -31,6 +32,8 @@ class Summary:
         entry = self.tests.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
         entry["outcome"] = max(str(entry["outcome"]), outcome, key=WEIGHT.index)
         entry["seconds"] = round(float(entry["seconds"]) + report.duration, 2)
+        if report.user_properties:  # what a test found, by record_property
+            entry["found"] = dict(report.user_properties)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         outcomes = [str(entry["outcome"]) for entry in self.tests.values()]

@@ -75,7 +75,7 @@ def small_engine(folder: Path) -> Path:
     return folder
 
 
-def in_a_process(code: str, *arguments: object, timeout: float = 120):
+def in_a_process(code: str, *arguments: object, timeout: float = 600):
     """Run ``code`` with the benchmarks importable, as a benchmark's own process."""
     folders = [BENCH, ROOT / "examples" / "vllm", ROOT]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}

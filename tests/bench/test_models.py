@@ -35,7 +35,7 @@ def python():
 
 def make(python, folder, *arguments, expect=0):
     command = [python, SCRIPT, folder, *arguments]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
     assert done.returncode == expect, done.stderr
     return done.stderr
 

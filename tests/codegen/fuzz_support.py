@@ -31,11 +31,14 @@ _EOL = re.compile(rb"\r\n|\r|\n")
 _MAX = 150_000  # bytes of a file
 
 
-def corpus() -> list[Path]:
-    """Every Python file of the standard library and of what is installed, in one order."""
+def corpus(*, installed: bool) -> list[Path]:
+    """Every Python file of the standard library, and of what is ``installed``, in one order."""
     paths = sysconfig.get_paths()
-    folders = {Path(paths[name]).resolve() for name in ("stdlib", "purelib", "platlib")}
+    wanted = ("stdlib", "purelib", "platlib") if installed else ("stdlib",)
+    folders = {Path(paths[name]).resolve() for name in wanted}
     found = {path for folder in folders for path in folder.rglob("*.py")}
+    if not installed:
+        found = {path for path in found if "site-packages" not in path.parts}
     return sorted(path for path in found if 0 < path.stat().st_size < _MAX)
 
 

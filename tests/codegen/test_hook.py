@@ -157,7 +157,7 @@ class Environment:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr

@@ -22,9 +22,11 @@ assert c.replaced("a", len) is len
 assert c.start("core", len) is len and c.context("core", len) is len
 assert c.now("import a", "a", {}) is True and c.use("import a", {}) is None
 assert c.deferred("defer:a", len) is len and c.later("defer:b", len, until="c") is len
-start = time.perf_counter()
-for _ in range(10000): c.publish("a", value=lambda: bad())
-assert (time.perf_counter() - start) / 10000 < 20e-6
+def cpu(work):
+    start = time.process_time()
+    for _ in range(10000): work("a", value=lambda: bad())
+    return time.process_time() - start
+assert min(cpu(c.publish) for _ in range(3)) < 20 * min(cpu(lambda *_, value: 1) for _ in range(3))
 print("fine")
 """
 

@@ -101,7 +101,7 @@ def test_dot_has_balanced_syntax_and_known_ends(name):
 def test_graphviz_reads_dot(name):
     drawn = render(SCENES[name], "dot")
     result = subprocess.run(
-        ["dot", "-Tjson0"], input=drawn.encode(), capture_output=True, check=True, timeout=120
+        ["dot", "-Tjson0"], input=drawn.encode(), capture_output=True, check=True, timeout=300
     )
     assert not result.stderr.strip()
     read = json.loads(result.stdout)

@@ -99,11 +99,14 @@ def test_potentials_exist_iff_all_cycles_are_positive(
 
 
 def test_linear_on_large_graphs() -> None:
-    size = 100_000
-    successors = [[t for t in (n + 1, n + 7, n + 1000) if t < size] for n in range(size)]
-    start = time.perf_counter()
-    assert topological_order(successors) is not None
-    assert len(strongly_connected(successors)) == size
-    successors[-1].append(0)
-    assert [len(c) for c in cyclic_components(successors)] == [size]
-    assert time.perf_counter() - start < 5
+    def taken(size: int) -> float:
+        successors = [[t for t in (n + 1, n + 7, n + 1000) if t < size] for n in range(size)]
+        start = time.process_time()
+        assert topological_order(successors) is not None
+        assert len(strongly_connected(successors)) == size
+        successors[-1].append(0)
+        assert [len(c) for c in cyclic_components(successors)] == [size]
+        return time.process_time() - start
+
+    few = min(taken(10_000) for _ in range(3))
+    assert taken(80_000) < 32 * few  # eight times the graph: a quadratic pass would take 64 times

@@ -30,7 +30,7 @@ bind:
   A.A1: {run: "failing_steps:break_"}
 """
 # B must be waiting by then
-BREAK = "import time\ndef break_():\n    time.sleep(0.3)\n    raise OSError('the disk is gone')\n"
+BREAK = "import time\ndef break_():\n    time.sleep(2)\n    raise OSError('the disk is gone')\n"
 
 
 def record(runs, spec, cwd):
@@ -38,7 +38,7 @@ def record(runs, spec, cwd):
     result = subprocess.run(
         [sys.executable, "-m", "cfac.compiler.cli", "run", str(spec)],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "CFAC_RUNS": str(runs)},
-        cwd=cwd, capture_output=True, text=True, timeout=120,
+        cwd=cwd, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     number = re.search(r"cfac trace show (\S+)", result.stdout)
     assert number, result.stdout + result.stderr

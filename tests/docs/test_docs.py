@@ -324,7 +324,7 @@ def test_the_loading_example_runs(tmp_path):
     file = len(header).to_bytes(8, "little") + header + b"abcdef"
     (tmp_path / "model" / "model.safetensors").write_bytes(file)
     result = subprocess.run(
-        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("embed.weight torch.uint8 [3, 2]\n6 bytes, {")
@@ -337,7 +337,7 @@ def test_the_python_example_runs(tmp_path):
     script.write_text(example)
     environment = {"PYTHONPATH": str(ROOT), "CFAC_RUNS": str(tmp_path / "runs")}
     result = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "what A found out\n"

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_engine import ROOT, Hooked, Patched, cfac, vllm_server
+from real_engine import ROOT, Hooked, Patched, ask, cfac, vllm_server
 
 from cfac.runtime.processes import processes_of_run
 
@@ -50,18 +50,21 @@ def model(engine) -> Path:
 def patched(engine, tmp_path_factory):
     """patched(spec) -> a copy of the engine with that spec's patch; one copy per spec."""
     made: dict[Path, Patched] = {}
+    patches: dict[Path, Path] = {}
     build = ROOT / "build" / "engine"
 
     def make(spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", fresh=False) -> Patched:
         spec = spec.resolve()
         if spec in made and not fresh:
             return made[spec]
-        out = tmp_path_factory.mktemp("patches")
-        site = vllm_server.site_packages(engine)
-        cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
-        patch = next(out.glob("*.patch"))
+        if spec not in patches:
+            out = tmp_path_factory.mktemp("patches")
+            site = vllm_server.site_packages(engine)
+            cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
+            patches[spec] = next(out.glob("*.patch"))
+        patch = patches[spec]
         # hard links need the engine's own file system
-        package = build / f"test-{os.getpid()}-{len(made)}{'-fresh' if fresh else ''}"
+        package = build / f"test-{os.getpid()}-{len(folders)}"
         vllm_server.copy_package(engine, package)
         cfac("apply", str(patch), "--engine", str(package))
         result = Patched(package, patch)
@@ -107,13 +110,33 @@ def vllm_cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("vllm-cache")
 
 
+@pytest.fixture(scope="session")
+def stock_answers(engine, model, vllm_cache):
+    """stock_answers(workers) -> what the stock engine answers to PROMPTS: asked once per run."""
+    known: dict[int, list[dict]] = {}
+
+    def answers(tensor_parallel: int = 1) -> list[dict]:
+        if tensor_parallel not in known:
+            server = vllm_server.Server(
+                engine, model, tensor_parallel=tensor_parallel, cache=vllm_cache
+            ).start()
+            try:
+                server.wait_ready()
+                known[tensor_parallel] = ask(server)
+            finally:
+                end(server)
+        return known[tensor_parallel]
+
+    return answers
+
+
 @pytest.fixture
-def serve(engine, model, vllm_cache):
-    """serve(patched, hooked or None, ...) -> a started Server; ended at the end of the test."""
+def serve(engine, model, vllm_cache, stock_answers):
+    """serve(patched, hooked or None, ...) -> a started Server; ended at the end of the test.
+
+    serve.stock(workers) are the stock engine's answers, serve.end() ends all that run.
+    """
     servers = []
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # a shell's background job, as CI may be, ignores SIGINT, and its children would
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(
         copy: Patched | Hooked | None = None,
@@ -142,6 +165,7 @@ def serve(engine, model, vllm_cache):
             end(servers.pop())
 
     start.end = end_all  # for a test that starts many
+    start.stock = stock_answers
     yield start
     end_all()
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "vllm"))
@@ -17,7 +18,18 @@ import tiny  # noqa: E402
 from cfac.runtime.history import History, read_run  # noqa: E402
 from cfac.runtime.processes import processes_of_run  # noqa: E402
 
-__all__ = ["ROOT", "Hooked", "Patched", "as_stock", "cfac", "run", "tiny", "vllm_server"]
+__all__ = [
+    "ROOT",
+    "Hooked",
+    "Patched",
+    "as_stock",
+    "ask",
+    "cfac",
+    "run",
+    "started",
+    "tiny",
+    "vllm_server",
+]
 
 
 class Patched:
@@ -79,19 +91,24 @@ def cfac(*arguments: str, expect: int = 0, env: dict[str, str] | None = None) ->
     return result.stdout + result.stderr
 
 
+def ask(server: vllm_server.Server) -> list[dict[str, Any]]:
+    """The answers to two prompts, greedy, with their logprobs."""
+    return [server.complete(), server.complete("One two three", 16)]
+
+
+def started(history: History) -> dict[str, float]:
+    """When each process began, by name; what it does then may have to wait for a CPU."""
+    return {event["name"]: event["started"] for event in history.of("process")}
+
+
 def as_stock(serve, copy: Patched | Hooked, tensor_parallel: int) -> History:
     """A patched start that answers as stock, conforms, needs no fallback and leaves nothing.
 
     Its run's history.  Parents and children are as in stock, and the log has a line more.
     """
-    stock = serve(None, tensor_parallel=tensor_parallel)
-    stock.wait_ready()
-    expected = [stock.complete(), stock.complete("One two three", 16)]
-    stock.stop()
-
     server = serve(copy, tensor_parallel=tensor_parallel)
     server.wait_ready()
-    assert [server.complete(), server.complete("One two three", 16)] == expected
+    assert ask(server) == serve.stock(tensor_parallel)
     run = server.run_folder()
     server.stop()
     assert server.process.returncode == 0

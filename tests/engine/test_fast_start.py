@@ -1,13 +1,9 @@
 """The fast start on real vLLM: forked, and as stock in everything but the time it takes."""
 
-import os
-import signal
-
 import pytest
-from real_engine import ROOT, as_stock, tiny
+from real_engine import ROOT, as_stock, started, tiny
 
 from cfac.runtime.history import read_run
-from cfac.runtime.processes import processes_of_run
 
 FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 
@@ -16,7 +12,7 @@ FAST = ROOT / "specs" / "vllm" / "fast-start.yaml"
 def test_a_forked_start_answers_as_stock_and_conforms(serve, patched, tensor_parallel):
     history = as_stock(serve, patched(FAST), tensor_parallel)
     # forked before there was a config
-    assert history.end("core", "Start") < history.end("frontend", "ConfigReady")
+    assert started(history)["EngineCore"] < history.end("frontend", "ConfigReady")
 
 
 @pytest.mark.parametrize("name", ["patch", "hook"])
@@ -29,15 +25,3 @@ def test_observed_only_it_starts_as_the_engine_does(serve, back_end, name):
     history = read_run(run)
     assert tiny.messages(history, chain=True) == []
     assert history.end("core", "Start") > history.end("frontend", "ConfigReady")
-
-
-def test_a_killed_core_ends_a_forked_start(serve, patched):
-    delay = {"CFAC_DELAY": "core.HandleReady=300:after"}
-    server = serve(patched(FAST), tensor_parallel=2, environment=delay)
-    os.kill(tiny.wait_for_state(server.runs, "core", "HandleReady", timeout=300), signal.SIGKILL)
-    run = server.run_folder()
-    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=40)
-    assert tiny.wait_until(lambda: not server.running(), timeout=20)
-    assert server.process.returncode != 0
-    assert "component core failed" in server.log
-    assert "in state HandleReady" in server.log

@@ -1,7 +1,7 @@
 """kill -9 of a real run's owner, at every declared state: the engine lives.
 
-A sample runs in ``make test``; all of it in ``make soak``.  Signals to the engine's own
-processes are in test_matrix.py.
+All of it runs in ``make soak``; a sample, with one worker, in ``make test``.  Signals to
+the engine's own processes are in test_matrix.py.
 """
 
 import os
@@ -20,8 +20,8 @@ def named(cases):
     return [pytest.param(*case, id=f"{case[0]}:{case[1]}.{case[2]}") for case in cases]
 
 
-def run_case(serve, patched, name, component, state):
-    server = serve(patched(SPECS[name]), tensor_parallel=2)
+def run_case(serve, patched, name, component, state, workers):
+    server = serve(patched(SPECS[name]), tensor_parallel=workers)
     tiny.wait_for_state(server.runs, component, state, timeout=300)
     os.kill(tiny.owner_of(server.runs), signal.SIGKILL)
     server.wait_ready()
@@ -39,9 +39,9 @@ def run_case(serve, patched, name, component, state):
 def test_the_owner_killed_at_a_state_leaves_the_engine_alive(
     serve, patched, name, component, state
 ):
-    run_case(serve, patched, name, component, state)
+    run_case(serve, patched, name, component, state, 2)
 
 
 @pytest.mark.parametrize(("name", "component", "state"), named(sorted(SAMPLE)))
 def test_the_owner_killed_sampled(serve, patched, name, component, state):
-    run_case(serve, patched, name, component, state)
+    run_case(serve, patched, name, component, state, 1)

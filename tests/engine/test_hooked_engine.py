@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from real_engine import ROOT, Hooked, as_stock, cfac, run, vllm_server
+from real_engine import ROOT, Hooked, as_stock, cfac, run, started, vllm_server
 
 from cfac.codegen.compile import compile_engine
 from cfac.codegen.engine import find_engine
@@ -66,7 +66,7 @@ def test_an_installed_hook_starts_fast_and_uninstalled_leaves_nothing(engine, se
 
     history = as_stock(serve, environment, 1)
     # forked before there was a config
-    assert history.end("core", "Start") < history.end("frontend", "ConfigReady")
+    assert started(history)["EngineCore"] < history.end("frontend", "ConfigReady")
     assert history.end("worker[0]", "Start") < history.end("frontend", "Ready")
 
     gated = "import sys, vllm; assert not hasattr(vllm, '_cfac'); print(sys.meta_path)"

@@ -1,6 +1,6 @@
 """Prespawned processes on real vLLM: all created at once, and as stock in what they answer."""
 
-from real_engine import ROOT, as_stock
+from real_engine import ROOT, as_stock, started
 
 PRESPAWN = ROOT / "specs" / "vllm" / "prespawn.yaml"
 TENSOR_PARALLEL = 2
@@ -11,7 +11,9 @@ def test_a_prespawned_start_answers_as_stock_and_conforms(serve, patched):
     assert list(history.of("given_up")) == []
     # every process is there before there is a config, and the core has its workers early
     config = history.end("frontend", "ConfigReady")
-    assert history.end("core", "Start") < config
+    begun = started(history)
+    assert begun["EngineCore"] < config
     for index in range(TENSOR_PARALLEL):
-        assert history.end(f"worker[{index}]", "Start") < config
-        assert history.end(f"worker[{index}]", "Imported") < history.end("core", "HandleReady")
+        assert begun[f"VllmWorker-{index}"] < config
+        imported = history.end(f"worker[{index}]", "Imported")
+        assert imported < history.end(f"worker[{index}]", "Constructed")

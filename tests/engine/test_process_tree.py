@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from real_engine import ROOT, cfac, tiny, vllm_server
+from real_engine import ROOT, ask, cfac, tiny, vllm_server
 
 from cfac.runtime.history import read_run
 from cfac.runtime.processes import processes_of_run
@@ -21,17 +21,13 @@ def left_over(run_folder) -> bool:
     return not tiny.wait_until(lambda: not processes_of_run(run_folder.name), timeout=60)
 
 
-@pytest.mark.parametrize("tensor_parallel", [1, 2])
+# with one worker also in test_record.py, whose start is recorded
+@pytest.mark.parametrize("tensor_parallel", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_patched_answers_as_stock_and_its_trace_is_whole(serve, patched, tensor_parallel):
-    stock = serve(None, tensor_parallel=tensor_parallel)
-    stock.wait_ready()
-    expected = [stock.complete(), stock.complete("One two three", 16)]
-    stock.stop()
-
     copy = patched()
     server = serve(copy, tensor_parallel=tensor_parallel, environment={"CFAC_OBSERVE": "1"})
     server.wait_ready()
-    assert [server.complete(), server.complete("One two three", 16)] == expected
+    assert ask(server) == serve.stock(tensor_parallel)
     run = server.run_folder()
     server.stop()
     assert server.process.returncode == 0
@@ -51,21 +47,22 @@ def test_patched_answers_as_stock_and_its_trace_is_whole(serve, patched, tensor_
     assert len(lines) == 1, lines
 
 
-def test_disabled_and_uninstalled_start_as_stock(serve, patched):
-    copy = patched()
-    disabled = serve(copy, environment={"CFAC_DISABLE": "1"})
-    disabled.wait_ready()
-    answer = disabled.complete()
-    disabled.stop()
-    assert disabled.log.count("CFAC_DISABLE is set") == 1
-    assert disabled.run_folder() is None
+def starts_as_stock(serve, server, said):
+    server.wait_ready()
+    assert [server.complete()] == serve.stock()[:1]
+    server.stop()
+    assert server.log.count(said) == 1
+    assert server.run_folder() is None
 
-    uninstalled = serve(copy, installed=False)
-    uninstalled.wait_ready()
-    assert uninstalled.complete() == answer
-    uninstalled.stop()
-    assert uninstalled.log.count("cfac cannot be imported") == 1
-    assert uninstalled.run_folder() is None
+
+def test_uninstalled_it_starts_as_stock(serve, patched):
+    starts_as_stock(serve, serve(patched(), installed=False), "cfac cannot be imported")
+
+
+@pytest.mark.soak  # in make test: tests/runtime/test_boot.py, and the generated package's own
+def test_disabled_it_starts_as_stock(serve, patched):
+    server = serve(patched(), environment={"CFAC_DISABLE": "1"})
+    starts_as_stock(serve, server, "CFAC_DISABLE is set")
 
 
 OFFLINE = """

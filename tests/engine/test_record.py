@@ -2,7 +2,7 @@
 
 import os
 
-from real_engine import ROOT, cfac, vllm_server
+from real_engine import ROOT, ask, cfac, tiny, vllm_server
 
 from cfac.compiler.record import from_run
 from cfac.compiler.recordings import parse
@@ -15,11 +15,15 @@ SHIPPED = ROOT / "specs" / "vllm" / "fast-start.imports.json"
 def test_a_start_is_recorded_and_the_shipped_recording_holds(serve, patched, tmp_path):
     server = serve(patched(TREE), environment={"CFAC_RECORD": "imports", "CFAC_OBSERVE": "1"})
     server.wait_ready()
-    server.complete()
+    assert ask(server) == serve.stock()
     run = server.run_folder()
     server.stop()
+    assert server.process.returncode == 0
+    history = read_run(run)
+    assert tiny.messages(history, chain=True) == []
+    assert len(history.publishes) == 4 + 5 + 3
 
-    full = from_run(read_run(run))
+    full = from_run(history)
     assert full.engine == "vllm" and full.version == "0.32.0"
     until = {
         (component, interval.until): set(interval.modules)

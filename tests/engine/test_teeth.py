@@ -1,4 +1,4 @@
-"""The proof has teeth on the real engine, at TP=2."""
+"""The proof has teeth on the real engine."""
 
 import re
 import shutil
@@ -58,7 +58,7 @@ def test_the_same_wait_undeclared_deadlocks_and_is_explained(serve, patched):
     cfac("check", str(SPECS / "deadlock.yaml"))
     copy = patched(SPECS / "deadlock.yaml")
     limits = {"CFAC_STALL": "3", "CFAC_WAIT_TIMEOUT": "8"}
-    server = serve(copy, tensor_parallel=2, environment=limits)
+    server = serve(copy, environment=limits)
     assert tiny.wait_until(lambda: not server.running(), timeout=300)
     run = server.run_folder()
     assert server.process.returncode != 0

@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -135,6 +136,17 @@ def threads() -> list[str]:
         except FileNotFoundError:
             continue
     return [name for name in names if name == "cfac"]
+
+
+def no_threads(patience: float = 60) -> bool:
+    """Whether the C library's threads are gone; one that was joined may be seen for a moment.
+
+    It wakes who joins it while it ends (CLONE_CHILD_CLEARTID, clone(2)), then leaves /proc.
+    """
+    deadline = time.monotonic() + patience
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return not threads()
 
 
 def descriptors() -> set[str]:

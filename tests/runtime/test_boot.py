@@ -143,17 +143,17 @@ def test_a_process_killed_when_ready_and_idle_leaves_nothing(engine, runs, compo
     if component != "frontend":
         process.stdin.close()  # the toy frontend only notices when it is used
     assert tiny.nothing_left(runs)
-    process.wait(60)
+    process.wait(tiny.PATIENCE)
     err = process.stderr.read()
     assert f"component {component} failed" in err
     assert "in state Ready" in err
 
 
 def test_the_owners_death_is_silent_and_the_engine_lives(engine, runs):
-    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY="core.Constructed=1.5")
+    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY="core.Constructed=4")
     tiny.wait_for_state(runs, "core", "Start")
     tiny.kill(tiny.owner_of(runs))
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert "nothing is observed from here on" in err
     assert "Traceback" not in err
@@ -167,11 +167,11 @@ def test_a_normal_stop_leaves_no_message_and_nothing_behind(engine, runs):
 
 
 def test_interrupt_while_starting_leaves_nothing(engine, runs):
-    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY="core.HandleReady=30")
+    process = tiny.start(engine, runs, "--workers", "2", CFAC_DELAY="core.HandleReady=600")
     tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(signal.SIGTERM)
     assert tiny.nothing_left(runs)
-    process.communicate(timeout=60)
+    process.communicate(timeout=tiny.PATIENCE)
 
 
 ENFORCED = """
@@ -215,7 +215,7 @@ def test_a_deleted_wait_is_caught_and_its_dependency_named(enforced, runs, tmp_p
     kept = [line for line in lines if "cfac:worker.Constructed:wait" not in line]
     assert len(kept) == len(lines) - 1
     source.write_text("".join(kept))
-    delay = "worker[0].Constructed=0.5"
+    delay = "worker[0].Constructed=3"
     result = tiny.run(broken, runs, "--workers", "2", CFAC_DELAY=delay)
     assert result.returncode == 0, result.stderr
     found = messages(verify(tiny.history(runs)))
@@ -226,7 +226,7 @@ def test_a_deleted_wait_is_caught_and_its_dependency_named(enforced, runs, tmp_p
 
 
 def test_observe_only_does_not_enforce(enforced, runs):
-    delay = "worker[0].Constructed=0.5"
+    delay = "worker[0].Constructed=3"
     result = tiny.run(enforced, runs, "--workers", "2", CFAC_DELAY=delay, CFAC_OBSERVE="1")
     assert result.returncode == 0, result.stderr
     history = tiny.history(runs)
@@ -234,12 +234,12 @@ def test_observe_only_does_not_enforce(enforced, runs):
 
 
 def test_enforced_waits_raise_when_the_owner_dies(enforced, runs):
-    delay = "worker[0].Constructed=30"
+    delay = "worker[0].Constructed=600"
     process = tiny.start(enforced, runs, "--workers", "2", CFAC_DELAY=delay)
     tiny.wait_for_state(runs, "worker[1]", "Start")
     time.sleep(0.3)
     tiny.kill(tiny.owner_of(runs))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=tiny.PATIENCE)
     assert process.returncode != 0
     assert "OwnerLost" in err
     assert tiny.nothing_left(runs)
@@ -289,7 +289,7 @@ def test_random_delays_never_break_the_order(engine, runs, tmp_path):
 
 
 def test_the_run_is_for_its_user_only(engine, runs):
-    process = tiny.start(engine, runs, CFAC_DELAY="core.Ready=1")
+    process = tiny.start(engine, runs, CFAC_DELAY="core.Ready=4")
     tiny.wait_for_state(runs, "core", "HandleReady")
     (folder,) = tiny.run_folders(runs)
     assert os.stat(folder).st_mode & 0o077 == 0
@@ -299,4 +299,4 @@ def test_the_run_is_for_its_user_only(engine, runs):
     with open(f"/proc/{tiny.owner_of(runs)}/cmdline", "rb") as file:
         words = file.read().decode().split("\0")
     assert not [word for word in words if len(word) == 32 and word.isalnum()], "a token in argv"
-    process.communicate("1\n", timeout=60)
+    process.communicate("1\n", timeout=tiny.PATIENCE)

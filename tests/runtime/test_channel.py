@@ -136,7 +136,7 @@ def test_closing_wakes_waiters_with_owner_lost(tmp_path, monkeypatch):
         thread.start()
         time.sleep(0.1)
         channel.close()
-        thread.join(10)
+        thread.join(300)
         assert not thread.is_alive()
         assert len(errors) == 1, transport
 
@@ -154,7 +154,7 @@ def test_a_thread_channel_does_not_travel():
 
 
 def echo_process(channel):
-    value = channel.wait_state("A", "A1", timeout=60)
+    value = channel.wait_state("A", "A1", timeout=300)
     channel.set_state("B", "B1", {"got": value})
 
 
@@ -164,7 +164,7 @@ def test_processes_use_the_same_calls(process_channel, context):
     child = context.Process(target=echo_process, args=(process_channel,))
     child.start()
     process_channel.set_state("A", "A1", 42)
-    assert process_channel.wait_state("B", "B1", timeout=60) == {"got": 42}
+    assert process_channel.wait_state("B", "B1", timeout=300) == {"got": 42}
     child.join()
     assert child.exitcode == 0
 
@@ -177,10 +177,10 @@ def die_after_first_state(channel):
 def test_a_killed_process_fails_who_waits_naming_component_and_state(process_channel):
     child = SPAWN.Process(target=die_after_first_state, args=(process_channel,))
     child.start()
-    process_channel.wait_state("B", "B1", timeout=60)
+    process_channel.wait_state("B", "B1", timeout=300)
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(ComponentFailed, match=r"component B failed: .*SIGKILL.* in state B1"):
-        process_channel.wait_state("B", "B2", timeout=60)
+        process_channel.wait_state("B", "B2", timeout=300)
     child.join()
 
 
@@ -192,11 +192,11 @@ def test_a_process_that_ends_cleanly_fails_only_who_waits_for_more(process_chann
     child = SPAWN.Process(target=finish_cleanly, args=(process_channel,))
     child.start()
     child.join()
-    assert process_channel.wait_state("B", "B1", timeout=60) is None
+    assert process_channel.wait_state("B", "B1", timeout=300) is None
     process_channel.set_state("A", "A1")
-    assert process_channel.wait_state("A", "A1", timeout=60) is None
+    assert process_channel.wait_state("A", "A1", timeout=300) is None
     with pytest.raises(ComponentFailed, match="component B failed"):
-        process_channel.wait_state("B", "B2", timeout=60)
+        process_channel.wait_state("B", "B2", timeout=300)
 
 
 def owner_pid(channel):
@@ -228,7 +228,7 @@ def test_the_owners_death_makes_waits_raise(process_channel):
     thread.start()
     time.sleep(0.1)
     os.kill(owner, signal.SIGKILL)
-    thread.join(10)
+    thread.join(300)
     assert len(errors) == 1
     with pytest.raises(OwnerLost):
         process_channel.wait_state("A", "A1")
@@ -284,7 +284,7 @@ def test_random_graphs_keep_their_order_under_delays(transport, tmp_path, monkey
         with Channel(transport) as channel:
 
             def node(n, channel=channel, needs=needs, delays=delays, ended=ended, begun=begun):
-                channel.wait_states([(f"c{m}", "Done") for m in needs[n]], timeout=60)
+                channel.wait_states([(f"c{m}", "Done") for m in needs[n]], timeout=300)
                 begun[n] = time.monotonic_ns()
                 time.sleep(delays[n])
                 ended[n] = time.monotonic_ns()

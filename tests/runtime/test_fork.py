@@ -41,7 +41,8 @@ def test_the_core_is_forked_before_there_is_a_config(engine, runs):
     result = tiny.run(engine, runs, TINYENGINE_SLOW="0.3")
     assert result.returncode == 0, result.stderr
     history = tiny.history(runs)
-    assert history.end("core", "Prepared") < history.end("frontend", "ConfigReady")
+    started = {e["name"]: e["started"] for e in history.of("process")}
+    assert started["TinyCore"] < history.end("frontend", "ConfigReady")
 
 
 @tiny.both_back_ends
@@ -73,7 +74,7 @@ THREAD = (
     "import threading, time\n"
     "from tinyengine.frontend import Engine\n"
     "if __name__ == '__main__':\n"
-    "    threading.Thread(target=time.sleep, args=(2,), name='warm-up', daemon=True).start()\n"
+    "    threading.Thread(target=time.sleep, args=(600,), name='warm-up', daemon=True).start()\n"
     "    engine = Engine(2)\n"
     "    print(engine.add([1, 2, 3]))\n"
     "    engine.close()\n"
@@ -93,9 +94,9 @@ def test_a_thread_at_the_fork_point_falls_back_with_one_line(engine, runs):
 
 
 def test_a_child_that_died_before_it_was_adopted_is_replaced(engine, runs):
-    process = tiny.start(engine, runs, "--workers", "2", TINYENGINE_SLOW="1")
+    process = tiny.start(engine, runs, "--workers", "2", TINYENGINE_SLOW="4")
     tiny.kill(tiny.wait_for_state(runs, "core", "Prepared"))
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert "core is started by the engine itself: ChildProcessError" in err
     assert "failed" not in err
@@ -135,12 +136,12 @@ def test_a_killed_process_ends_the_run_as_without_forks(engine, runs, component,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("state", ["CommonImported", "ConfigReady"])
 def test_an_early_signal_leaves_nothing(engine, runs, number, state):
-    process = tiny.start(engine, runs, CFAC_DELAY=f"frontend.{state}=30:after")
+    process = tiny.start(engine, runs, CFAC_DELAY=f"frontend.{state}=600:after")
     tiny.wait_for_state(runs, "frontend", state)
     process.send_signal(number)
-    process.wait(20)
+    process.wait(tiny.PATIENCE)
     assert tiny.nothing_left(runs)
-    process.communicate(timeout=20)
+    process.communicate(timeout=tiny.PATIENCE)
 
 
 def test_the_toy_engine_itself_is_untouched():

@@ -15,7 +15,7 @@ import pytest
 import tiny
 from trouble import in_thread, python
 
-from cfac.runtime import processes
+from cfac.runtime import client, processes
 from cfac.runtime import run as runs_module
 from cfac.runtime.channel import Channel
 from cfac.runtime.errors import ChannelError, ComponentFailed, WaitTimeout
@@ -42,7 +42,7 @@ def test_a_relative_runs_folder_is_found_from_anywhere(tmp_path, monkeypatch):
     with Channel("process") as channel:
         monkeypatch.chdir("/")
         channel.set_state("A", "A1", 1)
-        assert channel.wait_state("A", "A1", timeout=10) == 1
+        assert channel.wait_state("A", "A1", timeout=tiny.PATIENCE) == 1
 
 
 def test_the_owner_outlives_its_folder(channel, runs):
@@ -50,12 +50,12 @@ def test_the_owner_outlives_its_folder(channel, runs):
     import shutil
 
     channel.set_state("A", "A1", 1)
-    assert channel.wait_state("A", "A1", timeout=10) == 1
+    assert channel.wait_state("A", "A1", timeout=tiny.PATIENCE) == 1
     shutil.rmtree(runs)
     channel.set_state("A", "A1", 2)  # again: the owner notes it down
     channel.fail("A", "no such device")
     with pytest.raises(ComponentFailed, match="no such device"):
-        channel.wait_state("A", "A2", timeout=10)
+        channel.wait_state("A", "A2", timeout=tiny.PATIENCE)
 
 
 # -- starting the owner -------------------------------------------------------------
@@ -67,7 +67,7 @@ START = """
     {before}
     with Channel("process") as channel:
         channel.set_state("A", "A1", 1)
-        value = channel.wait_state("A", "A1", timeout=10)
+        value = channel.wait_state("A", "A1", timeout=300)
     os.write({out}, str(value).encode())
 """
 
@@ -97,7 +97,7 @@ def test_the_owner_watches_by_system_call_where_python_cannot(monkeypatch):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     pidfd = processes.open_pidfd(child.pid)
     processes.send_signal(pidfd, signal.SIGKILL)
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait(tiny.PATIENCE) == -signal.SIGKILL
     processes.send_signal(pidfd, signal.SIGKILL)  # gone already: nothing happens
     os.close(pidfd)
     assert processes.open_pidfd(child.pid) is None
@@ -126,7 +126,7 @@ def test_the_owner_holds_nothing_of_the_engines(runs, tmp_path):
     os.set_inheritable(lock, True)
     with Channel("process") as channel:
         channel.set_state("A", "A1")
-        channel.wait_state("A", "A1", timeout=10)
+        channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
         owner = tiny.owner_of(runs)
         held = set()
         for entry in os.listdir(f"/proc/{owner}/fd"):
@@ -153,7 +153,7 @@ def test_a_nonsensical_stall_time_hurts_nobody(runs, monkeypatch, value):
 @pytest.mark.parametrize("size", [1_000_000, 8_000_000])
 def test_large_values_cross(channel, size):
     channel.set_state("A", "A1", "x" * size)
-    assert channel.wait_state("A", "A1", timeout=30) == "x" * size
+    assert channel.wait_state("A", "A1", timeout=tiny.PATIENCE) == "x" * size
 
 
 def test_values_that_are_too_large_together_fail_only_who_asked_for_them(channel):
@@ -162,7 +162,7 @@ def test_values_that_are_too_large_together_fail_only_who_asked_for_them(channel
         channel.set_state(name, "Up", "x" * 10_000_000)
     both = threading.Thread(
         target=lambda: outcome.append(
-            in_thread(lambda: channel.wait_states([("A", "Up"), ("B", "Up"), ("C", "Up")]), 30)
+            in_thread(lambda: channel.wait_states([("A", "Up"), ("B", "Up"), ("C", "Up")]))
         )
     )
     both.start()
@@ -171,11 +171,11 @@ def test_values_that_are_too_large_together_fail_only_who_asked_for_them(channel
     other.start()
     time.sleep(0.2)
     channel.set_state("C", "Up", 3)
-    both.join(30)
-    other.join(30)
+    both.join(tiny.PATIENCE)
+    other.join(tiny.PATIENCE)
     assert 3 in outcome
     assert any(isinstance(o, ChannelError) and "over the limit" in str(o) for o in outcome)
-    assert channel.wait_state("C", "Up", timeout=10) == 3
+    assert channel.wait_state("C", "Up", timeout=tiny.PATIENCE) == 3
 
 
 def test_a_deeply_nested_value_hurts_nobody(channel):
@@ -184,14 +184,14 @@ def test_a_deeply_nested_value_hurts_nobody(channel):
         value = [value]
     with contextlib.suppress(RecursionError, ChannelError):
         channel.set_state("A", "A1", value)
-        in_thread(lambda: channel.wait_state("A", "A1", timeout=5))
-    assert tiny.wait_until(lambda: _answers(channel), 5)
+        in_thread(lambda: channel.wait_state("A", "A1", timeout=tiny.PATIENCE))
+    assert tiny.wait_until(lambda: _answers(channel))
 
 
 def _answers(channel):
     with contextlib.suppress(ChannelError):
         channel.set_state("B", "B1", 1)
-        return channel.wait_state("B", "B1", timeout=5) == 1
+        return channel.wait_state("B", "B1", timeout=tiny.PATIENCE) == 1
     return False
 
 
@@ -228,14 +228,12 @@ def test_a_thousand_waiting_threads(runs, transport):
                 outcome.append(error)
 
         threads = [threading.Thread(target=wait) for _ in range(1200)]
-        began = time.monotonic()
         for thread in threads:
             thread.start()
         channel.set_state("A", "A1", 1)
         for thread in threads:
-            thread.join(60)
+            thread.join(tiny.PATIENCE)
         assert outcome == [1] * 1200
-        assert time.monotonic() - began < 30
 
 
 def test_a_thousand_waiting_coroutines(channel):
@@ -245,7 +243,7 @@ def test_a_thousand_waiting_coroutines(channel):
         channel.set_state("A", "A1", 1)
         return await asyncio.gather(*tasks)
 
-    assert in_thread(lambda: asyncio.run(main()), 60) == [1] * 1200
+    assert in_thread(lambda: asyncio.run(main())) == [1] * 1200
 
 
 def test_more_waiters_than_the_owner_may_have_descriptors(runs):
@@ -267,7 +265,7 @@ def test_more_waiters_than_the_owner_may_have_descriptors(runs):
             time.sleep(0.5)
             channel.set_state("A", "A1", 1)
             for thread in threads:
-                thread.join(20)
+                thread.join(300)
             print(len(done))
     """
     result = python(code.format(hard=hard))
@@ -299,7 +297,7 @@ def test_an_owner_without_descriptors_does_not_spin(runs):
         assert ticks() - before < 20, ticks() - before
         channel.set_state("B", "B1", 1)
         for thread in threads:
-            thread.join(20)
+            thread.join(tiny.PATIENCE)
         print(len(done))
         channel.close()
     """
@@ -316,7 +314,7 @@ def test_publishing_to_a_stopped_owner_costs_little_and_once(channel, runs):
     from cfac.runtime.session import Session
 
     channel.set_state("A", "A1")
-    channel.wait_state("A", "A1", timeout=10)
+    channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
     owner = tiny.owner_of(runs)
     os.kill(owner, signal.SIGSTOP)
     try:
@@ -325,7 +323,8 @@ def test_publishing_to_a_stopped_owner_costs_little_and_once(channel, runs):
         began = time.monotonic()
         for number in range(2000):
             session.post({"op": "set", "c": "B", "s": f"B{number}", "v": "x" * 500})
-        assert time.monotonic() - began < 5
+        # not once for each: that would be a quarter of an hour
+        assert time.monotonic() - began < 20 * client.SEND_TIMEOUT
         assert session.lost is not None
     finally:
         os.kill(owner, signal.SIGCONT)
@@ -334,7 +333,7 @@ def test_publishing_to_a_stopped_owner_costs_little_and_once(channel, runs):
 def test_a_timed_coroutine_does_not_depend_on_the_owner_to_end(channel, runs, monkeypatch):
     monkeypatch.setattr("cfac.runtime.client.SEND_TIMEOUT", 0.3)
     channel.set_state("A", "A1")
-    channel.wait_state("A", "A1", timeout=10)
+    channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
     owner = tiny.owner_of(runs)
     os.kill(owner, signal.SIGSTOP)
     try:
@@ -346,17 +345,19 @@ def test_a_timed_coroutine_does_not_depend_on_the_owner_to_end(channel, runs, mo
 
 def test_an_idle_owner_costs_nothing(channel, runs):
     channel.set_state("A", "A1")
-    channel.wait_state("A", "A1", timeout=10)
+    channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
     owner = tiny.owner_of(runs)
 
     def switches():
         lines = (tiny.Path("/proc") / str(owner) / "status").read_text().splitlines()
         return [line for line in lines if "ctxt_switches" in line]
 
-    time.sleep(0.2)
-    before = switches()
-    time.sleep(1)
-    assert switches() == before
+    def idle():
+        before = switches()
+        time.sleep(1)
+        return switches() == before
+
+    assert tiny.wait_until(idle)  # it may have had no CPU yet for the answer's rest
 
 
 def test_a_full_standard_error_does_not_stop_the_owner(runs):
@@ -375,7 +376,7 @@ def test_a_full_standard_error_does_not_stop_the_owner(runs):
                 os.set_blocking(2, True)
             channel.fail("A", "no such device")
             try:
-                channel.wait_state("A", "A2", timeout=5)
+                channel.wait_state("A", "A2", timeout=300)
             except ComponentFailed as error:
                 print(error)
     """
@@ -388,4 +389,4 @@ def test_a_full_standard_error_does_not_stop_the_owner(runs):
     )
     assert "no such device" in process.stdout.readline()
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=tiny.PATIENCE)

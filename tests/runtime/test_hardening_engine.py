@@ -37,8 +37,8 @@ def test_a_publish_in_the_middle_of_a_publish(channel, monkeypatch):
         return connect(self)
 
     monkeypatch.setattr(Client, "_connect", interrupted)
-    assert in_thread(lambda: channel.set_state("A", "A1", 1), 5) is None
-    assert channel.wait_states([("A", "A1"), ("B", "B1")], timeout=10) == [1, 2]
+    assert in_thread(lambda: channel.set_state("A", "A1", 1)) is None
+    assert channel.wait_states([("A", "A1"), ("B", "B1")], timeout=tiny.PATIENCE) == [1, 2]
 
 
 def test_an_interrupted_publish_leaves_no_half_message(channel):
@@ -58,7 +58,7 @@ def test_an_interrupted_publish_leaves_no_half_message(channel):
     with pytest.raises(KeyboardInterrupt):
         channel.set_state("A", "A2")
     channel.set_state("A", "A3", 3)
-    assert channel.wait_state("A", "A3", timeout=10) == 3
+    assert channel.wait_state("A", "A3", timeout=tiny.PATIENCE) == 3
 
 
 def test_a_thread_channel_says_that_it_does_not_cross_a_fork():
@@ -84,7 +84,7 @@ def test_closing_while_waits_arrive_loses_nobody():
             thread.start()
         channel.close()
         for thread in threads:
-            thread.join(10)
+            thread.join(tiny.PATIENCE)
             assert not thread.is_alive()
 
 
@@ -113,7 +113,7 @@ def test_a_wait_that_comes_right_after_the_close_raises():
 
     events = backend._events
     backend._events = Slow()
-    assert isinstance(in_thread(lambda: channel.wait_state("A", "A1"), 5), OwnerLost)
+    assert isinstance(in_thread(lambda: channel.wait_state("A", "A1")), OwnerLost)
 
 
 @pytest.mark.parametrize("transport", ["thread", "process"])
@@ -121,11 +121,11 @@ def test_names_that_are_no_names_hurt_only_who_uses_them(runs, transport):
     with Channel(transport) as channel:
         for call in (
             lambda: channel.set_state(["A"], "A1"),
-            lambda: channel.wait_state({"A": 1}, "A1", timeout=5),
+            lambda: channel.wait_state({"A": 1}, "A1", timeout=tiny.PATIENCE),
         ):
             assert isinstance(in_thread(call), Exception)
         channel.set_state("A", "A1", 1)
-        assert in_thread(lambda: channel.wait_state("A", "A1", timeout=5)) == 1
+        assert in_thread(lambda: channel.wait_state("A", "A1", timeout=tiny.PATIENCE)) == 1
 
 
 def test_a_cancelled_task_is_cancelled_even_if_the_channel_is_closed():
@@ -183,7 +183,7 @@ def test_a_client_that_goes_away_is_no_message(channel, capfd, runs):
     from cfac.runtime.wire import pack
 
     channel.set_state("A", "A1", "x" * 100)
-    channel.wait_state("A", "A1", timeout=10)
+    channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
     run = channel._backend.run
     for _ in range(5):
         with socket.socket(socket.AF_UNIX) as raw:
@@ -193,7 +193,7 @@ def test_a_client_that_goes_away_is_no_message(channel, capfd, runs):
             wait = {"op": "wait", "who": "w", "needs": [["A", "A1"]], "id": 1}
             raw.sendall(pack(wait))
             time.sleep(0.05)
-    channel.wait_state("A", "A1", timeout=10)
+    channel.wait_state("A", "A1", timeout=tiny.PATIENCE)
     assert "dropped" not in capfd.readouterr().err
 
 
@@ -212,10 +212,10 @@ def test_a_root_that_begins_another_run_keeps_one_owner(runs):
     owners = [owner_pid_of(session.run) for session in sessions]
     for session in sessions[:2]:
         session.close()
-    assert tiny.wait_until(lambda: all(map(tiny.gone, owners[:2])), 20)
+    assert tiny.wait_until(lambda: all(map(tiny.gone, owners[:2])))
     assert not tiny.gone(owners[2])
     sessions[2].post({"op": "dissolve", "reason": "the test is over"})
-    assert tiny.wait_until(lambda: tiny.gone(owners[2]), 10)
+    assert tiny.wait_until(lambda: tiny.gone(owners[2]))
 
 
 def owner_pid_of(run):
@@ -282,7 +282,7 @@ def test_a_callable_that_exits_fails_the_others(runs, steps, transport):
         },
         transport,
     )
-    outcome = in_thread(lambda: run_plan(Plan.of(data), steps), 30)
+    outcome = in_thread(lambda: run_plan(Plan.of(data), steps))
     assert set(outcome.errors) == {"a", "b"}
 
 
@@ -293,10 +293,10 @@ def test_a_process_that_ends_well_but_too_early_is_an_error(runs, steps, name):
     data = plan_data(
         {"a": component("Start", "Up")}, {"a.Up": {"run": f"hardening_steps:{name}"}}, "process"
     )
-    outcome = in_thread(lambda: run_plan(Plan.of(data), steps), 30)
+    outcome = in_thread(lambda: run_plan(Plan.of(data), steps))
     assert set(outcome.errors) == {"a"}
     assert tiny.nothing_left(runs)
-    assert tiny.wait_until(lambda: not _owners(runs), 10), "the owner stays"
+    assert tiny.wait_until(lambda: not _owners(runs)), "the owner stays"
 
 
 def _owners(runs):
@@ -318,7 +318,7 @@ def test_a_group_leaves_out_replicas_that_are_not_there(runs):
             }
         },
     )
-    outcome = in_thread(lambda: run_plan(Plan.of(data)), 10)
+    outcome = in_thread(lambda: run_plan(Plan.of(data)))
     assert outcome.errors == {}
 
 
@@ -329,7 +329,7 @@ def test_more_components_than_descriptors(runs):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        outcome = in_thread(lambda: run_plan(Plan.of(data)), 30)
+        outcome = in_thread(lambda: run_plan(Plan.of(data)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert outcome.errors == {}
@@ -366,7 +366,7 @@ def test_of_processes_that_ended_together_the_killed_one_is_named(runs):
     for name in "ac":
         children[name].terminate()
     for child in children.values():
-        child.wait(10)
+        child.wait(tiny.PATIENCE)
     os.kill(owner, signal.SIGCONT)
     with pytest.raises(ComponentFailed, match=r"component b failed: .*SIGKILL"):
         session.wait({"op": "wait", "who": "x", "needs": [["c", "Up"]]}, 10)
@@ -409,7 +409,7 @@ def stalled(components, transitions, needs):
     table = StateTable()
     waiter = Waiter("somebody", needs, lambda *_: None)
     table.wait(waiter)
-    return in_thread(lambda: stall.describe_stall(waiter, table, plan, {}), 10)
+    return in_thread(lambda: stall.describe_stall(waiter, table, plan, {}))
 
 
 def test_the_report_of_a_wide_and_deep_graph_is_short():
@@ -465,7 +465,7 @@ def test_a_state_is_published_even_if_its_value_is_not(hooks, value):
 
     hooks.publish("a.Up", value=compute)
     with Channel.of_run(hooks.session.run) as channel:
-        found = in_thread(lambda: channel.wait_state("a", "Up", timeout=5))
+        found = in_thread(lambda: channel.wait_state("a", "Up", timeout=tiny.PATIENCE))
     assert found == (1 / 3 if value == 1 / 3 else None)
 
 

@@ -87,7 +87,7 @@ def test_a_lost_signal_is_sent_again(launched, runs, number):
     assert process.stdout.readline() == "waiting\n"
     tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (3, "lost\ninterrupted\n"), err
     assert f"{number.name} did not end the start: it is sent again" in err
     assert tiny.nothing_left(runs)
@@ -102,14 +102,14 @@ def test_once_the_start_was_left_nothing_is_sent_again(launched, runs):
     assert process.stdout.readline() == "lost\n"
     assert process.stdout.readline() == "interrupted\n"
     tiny.kill(core)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (3, ""), err
     assert err.count("is sent again") == 1
 
 
 def test_a_ready_engine_has_its_own_handlers_back(launched, runs):
     process = launched("0")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "waiting\n3 True\n"), err
     assert "sent again" not in err
 
@@ -119,15 +119,15 @@ def test_observed_only_nothing_is_sent_again(launched, runs):
     assert process.stdout.readline() == "waiting\n"
     tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "lost\n3 True\n"), err
     assert "sent again" not in err
 
 
 def test_an_early_child_that_dies_in_its_first_state_is_replaced(engine, runs):
-    process = tiny.start(engine, runs, TINYENGINE_SLOW="1", CFAC_DELAY="core.Start=1:after")
+    process = tiny.start(engine, runs, TINYENGINE_SLOW="4", CFAC_DELAY="core.Start=4:after")
     tiny.kill(tiny.wait_for_state(runs, "core", "Start"))
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert "core is started by the engine itself" in err
     assert "failed" not in err
@@ -141,7 +141,7 @@ def test_an_exit_does_not_wait_for_an_early_child_at_work(engine, runs):
     core = tiny.wait_for_state(runs, "core", "Start")
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=tiny.PATIENCE)
     assert process.returncode != 0
     assert tiny.gone(core)
     assert tiny.nothing_left(runs)

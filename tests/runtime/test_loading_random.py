@@ -21,9 +21,9 @@ from checkpoints import (
     descriptors,
     evict,
     memory_kb,
+    no_threads,
     raw,
     same,
-    threads,
     with_faults,
     write,
 )
@@ -165,7 +165,7 @@ def run(seeds: range, folder: Path) -> dict[str, int]:
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        assert not threads(), f"seed {seed}"
+        assert no_threads(), f"seed {seed}"
     gc.collect()
     trim(0)
     assert descriptors() == before
@@ -187,7 +187,9 @@ def test_a_thousand_random_loads(tmp_path):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     shapes=st.lists(

@@ -50,8 +50,9 @@ def run_program(toy, *arguments, program=PROGRAM, **extra):
     environment = {**os.environ, "PYTHONPATH": f"{tiny.ROOT}:{toy}", "GONE": "1", **extra}
     command = [sys.executable, str(program), *arguments]
     return subprocess.run(
-        command, env=environment, cwd=toy, capture_output=True, text=True, timeout=120, input="in"
-    )
+        command, env=environment, cwd=toy, capture_output=True, text=True, input="in",
+        timeout=tiny.PATIENCE,
+    )  # fmt: skip
 
 
 def test_a_prespawned_process_is_as_multiprocessings_own(toy):
@@ -194,7 +195,7 @@ child, process = prespawn()
 pid = os.fork()
 if pid == 0:
     os.closerange(1, 3); os.close(resource_tracker.getfd())
-    time.sleep(20)
+    time.sleep(600)
     os._exit(0)
 print(child.pid, busy.pid, pid, flush=True)
 time.sleep(0.5)
@@ -203,7 +204,7 @@ time.sleep(0.5)
     result = run_case(toy, body)
     *pids, fork = (int(word) for word in result.stdout.split())
     try:
-        assert tiny.wait_until(lambda: all(tiny.gone(pid) for pid in pids), 10), result.stderr
+        assert tiny.wait_until(lambda: all(tiny.gone(pid) for pid in pids)), result.stderr
         assert not tiny.gone(fork)
     finally:
         tiny.kill(fork)
@@ -269,10 +270,10 @@ def test_every_process_is_created_at_once(engine, runs):
     for component in ("core", "worker[0]", "worker[1]"):
         tiny.wait_for_state(runs, component, "Imported")
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=tiny.PATIENCE)
     assert ("frontend", "ConfigReady") not in tiny.history(runs).publishes
     assert "ending" not in err  # children that nobody has asked for end without a word
-    assert tiny.nothing_left(runs, 10)
+    assert tiny.nothing_left(runs)
 
 
 def test_observe_only_starts_everything_as_the_engine_does(engine, runs):
@@ -440,16 +441,16 @@ def test_prespawned_at_a_later_state(tmp_path, runs):
 
 #: where the start is held up, and the state that tells that it is about to be there
 MOMENTS = [
-    ("frontend.Start=30:after", ("frontend", "Start")),
-    ("frontend.ConfigReady=30", ("frontend", "Start")),
-    ("frontend.ConfigReady=30", ("worker[1]", "Imported")),
-    ("core.Start=30", ("frontend", "Start")),
-    ("core.Imported=30", ("core", "Start")),
-    ("core.Imported=30,frontend.ConfigReady=30", ("core", "Start")),
-    ("worker[0].Start=30", ("core", "Start")),
-    ("worker[0].Imported=30:after", ("worker[0]", "Imported")),
-    ("core.Constructed=30", ("core", "Imported")),
-    ("worker[1].Constructed=30", ("worker[1]", "Imported")),
+    ("frontend.Start=600:after", ("frontend", "Start")),
+    ("frontend.ConfigReady=600", ("frontend", "Start")),
+    ("frontend.ConfigReady=600", ("worker[1]", "Imported")),
+    ("core.Start=600", ("frontend", "Start")),
+    ("core.Imported=600", ("core", "Start")),
+    ("core.Imported=600,frontend.ConfigReady=600", ("core", "Start")),
+    ("worker[0].Start=600", ("core", "Start")),
+    ("worker[0].Imported=600:after", ("worker[0]", "Imported")),
+    ("core.Constructed=600", ("core", "Imported")),
+    ("worker[1].Constructed=600", ("worker[1]", "Imported")),
 ]
 
 
@@ -461,20 +462,20 @@ def test_a_signal_at_any_early_moment_leaves_nothing(engine, runs, number, delay
     process = tiny.start(engine, runs, "--workers", "2", group=group, CFAC_DELAY=delay)
     tiny.wait_for_state(runs, *state)
     (os.killpg if group else os.kill)(process.pid, number)
-    process.wait(20)
-    assert tiny.nothing_left(runs, 10)
-    process.communicate(timeout=20)
+    process.wait(tiny.PATIENCE)
+    assert tiny.nothing_left(runs)
+    process.communicate(timeout=tiny.PATIENCE)
 
 
 def test_an_early_interrupt_of_all_processes_is_quiet_and_leaves_nothing(engine, runs):
     """Ctrl-C in a terminal: every process of the foreground group gets it."""
-    delay = "frontend.ConfigReady=30"
+    delay = "frontend.ConfigReady=600"
     process = tiny.start(engine, runs, "--workers", "2", group=True, CFAC_DELAY=delay)
     for component in ("core", "worker[0]", "worker[1]"):
         tiny.wait_for_state(runs, component, "Imported")
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert tiny.nothing_left(runs, 10)
+    _, err = process.communicate(timeout=tiny.PATIENCE)
+    assert tiny.nothing_left(runs)
     assert err.count("KeyboardInterrupt\n") == 1, err  # the frontend's own
 
 

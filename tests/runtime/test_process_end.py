@@ -67,7 +67,7 @@ def test_all_states_that_are_the_processs_end_are_published(plan):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
     )  # fmt: skip
     child.communicate()
-    session.wait({"op": "wait", "who": "test", "needs": [["old[0]", "Destroyed"]]}, 60)
+    session.wait({"op": "wait", "who": "test", "needs": [["old[0]", "Destroyed"]]}, 300)
     history = read_run(Path(run.folder))
     freed, destroyed = history.end("old[0]", "GMemFreed"), history.end("old[0]", "Destroyed")
     assert freed is not None and destroyed is not None and freed <= destroyed
@@ -94,7 +94,7 @@ def test_only_a_released_run_outlives_its_roots_violent_end(plan, release):
     try:
         root.kill()
         root.wait()
-        deadline = time.monotonic() + (60 if release == "keep" else 3)
+        deadline = time.monotonic() + (300 if release == "keep" else 3)
         while lives(pid) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert lives(pid) is (release == "release")

@@ -34,10 +34,10 @@ if __name__ == "__main__":
         queue = context.Queue()
         child = context.Process(target=tell, args=(method, queue))
         child.start()
-        print(json.dumps(queue.get(timeout=60)))
+        print(json.dumps(queue.get(timeout=300)))
         child.join()
         tell("self", queue)
-    print(json.dumps(queue.get(timeout=60)))
+    print(json.dumps(queue.get(timeout=300)))
 """
 
 
@@ -63,7 +63,7 @@ def start(plan, folder, name, *arguments, launcher=()):
         env=tiny.environment(folder / "runs"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=tiny.PATIENCE,
         check=True,
     )
     answers = {}
@@ -133,7 +133,7 @@ def test_an_engine_that_is_not_started_so_is_as_stock(tmp_path):
             env=tiny.environment(tmp_path / word, PYTHONPATH=f"{tiny.ROOT}:{engine}"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=tiny.PATIENCE,
             check=True,
         )
         assert done.stdout == "3\n"

@@ -42,7 +42,7 @@ def cfac(engine, *arguments, runs=None, **extra):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=tiny.PATIENCE,
     )
 
 
@@ -316,5 +316,5 @@ def test_imports_go_on_when_the_trace_cannot_be_written(engine, tmp_path):
     (folder,) = tiny.run_folders(runs)
     for file in folder.glob("*.jsonl"):
         file.unlink()
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "serving\n6\n"), err

@@ -17,12 +17,12 @@ def python(code, **options):
         cwd=tiny.ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=tiny.PATIENCE,
         **options,
     )
 
 
-def in_thread(function, timeout=10):
+def in_thread(function):
     """The outcome of a call that might hang: its result or its exception."""
     outcome = []
 
@@ -34,6 +34,6 @@ def in_thread(function, timeout=10):
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(timeout)
+    thread.join(tiny.PATIENCE)
     assert outcome, "it hangs"
     return outcome[0]
