@@ -96,13 +96,26 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """The device that a process opens for itself: the one of its replica's index.
+
+    ``kind`` is cuda or xpu, or ``module:attribute`` of the engine that tells it at run time.
+    """
+
+    kind: str
+    when: Condition | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A state, and with it the transition that enters it.
 
     ``imports`` are the modules that an auxiliary state imports before it is published.
     With ``idle_while`` that happens while the component waits, for that transition.
     ``recorded`` is where the spec asks for recorded modules; they are the slice
-    ``recorded_part`` of ``imports``.
+    ``recorded_part`` of ``imports``, recorded with a torch that was built for
+    ``recorded_torch`` (None: without one).  ``device`` is opened after the imports.
     """
 
     name: str
@@ -115,6 +128,13 @@ class State:
     idle_while: Ref | None = None
     recorded: Span | None = None
     recorded_part: tuple[int, int] | None = None
+    recorded_torch: str | None = None
+    device: Device | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether the state does work of its own."""
+        return bool(self.imports) or self.device is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +211,7 @@ class Policy:
     gc: Literal["frozen"]
     until: Ref
     span: Span
+    when: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)

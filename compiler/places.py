@@ -50,6 +50,8 @@ def may_wait(root: MapNode, component: str, state: str) -> bool:
 def each_when(spec: Spec) -> Iterator[Test]:
     """Every test of every condition in a spec."""
     conditions = [component.when for component in spec.components.values()]
+    conditions += [c.policy.when for c in spec.components.values() if c.policy is not None]
+    conditions += [state.device.when for _, state in spec.transitions() if state.device]
     conditions += [site.when for binding in spec.bindings for site in binding.sites]
     for component in spec.components.values():
         if component.process is not None:

@@ -21,6 +21,7 @@ from cfac.compiler.model import (
     Binding,
     Component,
     Condition,
+    Device,
     Process,
     Ref,
     Refined,
@@ -178,11 +179,18 @@ def _component(spec: Spec, component: Component, version: VersionTest) -> dict[s
         "replicas": component.replicas,
         "when": _condition(component.when, version),
         "process": process and _process(spec, process),
-        "policy": policy and {"gc": policy.gc, "until": policy.until.state},
+        "policy": policy
+        and {
+            "gc": policy.gc,
+            "until": policy.until.state,
+            **({"when": _condition(policy.when, version)} if policy.when else {}),
+        },
     }
 
 
-def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[str, Any]:
+def _transition(
+    state: State, binding: Binding | None, version: VersionTest, *, birth: bool
+) -> dict[str, Any]:
     sites = binding.sites if binding else ()
     around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
@@ -199,7 +207,13 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
         "idle": state.idle_while is not None,
         "birth": birth,
         **({"recorded": list(state.recorded_part)} if state.recorded_part else {}),
+        **({"recorded_torch": state.recorded_torch} if state.recorded_torch else {}),
+        **({"device": _device(state.device, version)} if state.device else {}),
     }
+
+
+def _device(device: Device, version: VersionTest) -> dict[str, Any]:
+    return {"kind": device.kind, "when": _condition(device.when, version) or []}
 
 
 def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
@@ -285,7 +299,7 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
         "components": {c.name: _component(spec, c, version) for c in spec.components.values()},
         "transitions": {
             f"{component.name}.{state.name}": _transition(
-                state, bindings.get((component.name, state.name)), birth=state in births
+                state, bindings.get((component.name, state.name)), version, birth=state in births
             )
             for component in spec.components.values()
             for births in [birth_prefix(spec, component)]

@@ -5,16 +5,32 @@ The shape is already checked; what has the wrong one is left out without a messa
 
 from __future__ import annotations
 
+import re
+
 from cfac.compiler.bindings import build_site
 from cfac.compiler.conditions import build_condition
 from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.later import refuse_later
-from cfac.compiler.model import BIRTHS, Policy, Process, ProcessName, Ref, Site, SiteKind, Strategy
+from cfac.compiler.model import (
+    BIRTHS,
+    Device,
+    Policy,
+    Process,
+    ProcessName,
+    Ref,
+    Site,
+    SiteKind,
+    Strategy,
+)
 from cfac.compiler.nodes import items, text, text_node, texts
 from cfac.compiler.recorded import WORD
 from cfac.compiler.recordings import MODULE
 from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
+
+#: Devices that the runtime can open.
+DEVICES = ("cuda", "xpu")
+_DEVICE = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
 
 
 def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
@@ -115,6 +131,30 @@ def build_work(
     )
 
 
+def build_device(options: MapNode, diagnostics: Diagnostics) -> Device | None:
+    """The device that a state's ``does`` opens."""
+    does = options.get("does")
+    if not isinstance(does, MapNode):
+        return None
+    node, key = does.get("device"), does.key("device")
+    if key is None:
+        if does.get("import") is None and not does.entries:
+            hint = "write import: and modules, or device: and its kind"
+            diagnostics.error("CF108", "'does' says nothing to do", does.span, help=hint)
+        return None
+    kind = text_node(node.get("kind") if isinstance(node, MapNode) else node)
+    if kind is None:
+        return None
+    if kind.text not in DEVICES and not _DEVICE.fullmatch(kind.text):
+        message = f"{kind.text!r} is no kind of device"
+        hint = f"write {' or '.join(DEVICES)}, or module:attribute, as in "
+        hint += "vllm.platforms:current_platform.device_type"
+        diagnostics.error("CF109", message, kind.span, help=hint)
+        return None
+    when = build_condition(node.get("when"), diagnostics) if isinstance(node, MapNode) else None
+    return Device(kind.text, when, key.span)
+
+
 def _modules(node: Node | None, diagnostics: Diagnostics) -> tuple[str, ...]:
     found = texts(node)
     if node is not None and not found and not isinstance(node, ScalarNode):
@@ -138,4 +178,4 @@ def build_policy(
     until = own_ref(end, owner, indexed, diagnostics) if end is not None else None
     if until is None or text(node.get("gc")) != "frozen":
         return None
-    return Policy("frozen", until, key.span)
+    return Policy("frozen", until, key.span, build_condition(node.get("when"), diagnostics))

@@ -219,7 +219,7 @@ def check_work(
     root: MapNode, component: Component, state: State, initial: bool, out: Diagnostics
 ) -> bool:
     """Only auxiliary states that are entered do work; whether it may stay."""
-    if not state.imports:
+    if not state.works:
         return True
     word = "does" if state.idle_while is None else "idle"
     span = _option(root, component, state, word)
@@ -282,7 +282,7 @@ def birth_prefix(spec: Spec, component: Component) -> tuple[State, ...]:
     bound = {b.ref.state for b in spec.bindings if b.ref.component == component.name}
     found: list[State] = []
     for state in component.states[1:]:
-        does = state.aux and state.imports and state.idle_while is None
+        does = state.aux and state.works and state.idle_while is None
         if not does or state.after or state.name in bound:
             break
         found.append(state)

@@ -142,10 +142,31 @@ class EffectModel(Strict):
 _MODULES = "The modules to import, in order. 'recorded': those of a recorded start."
 
 
-class DoesModel(Strict):
-    """What a component does to reach an auxiliary state."""
+class DeviceModel(Strict):
+    """The device that a process opens: that of its own number."""
 
-    import_: Texts = Field(alias="import", description=_MODULES)
+    kind: str = Field(
+        description="cuda, xpu, or module:attribute of the engine, whose value names the kind; "
+        "for any other value nothing is opened."
+    )
+    when: When = Field(
+        default=ABSENT, description="Only where this holds, as known when it is opened."
+    )
+
+
+Device = Annotated[
+    Annotated[DeviceModel, Tag("<mapping>")] | _Text,
+    _by_shape("cuda, or {kind: module:attribute, when: ...}"),
+]
+
+
+class DoesModel(Strict):
+    """What a component does to reach an auxiliary state; at least one of the two."""
+
+    import_: Texts = Field(default=ABSENT, alias="import", description=_MODULES)
+    device: Device = Field(
+        default=ABSENT, description="Then its process opens its device, for ever."
+    )
 
 
 class IdleModel(Strict):
@@ -263,6 +284,9 @@ class PolicyModel(Strict):
         description="frozen: the garbage collector is off, and the heap is frozen before a fork."
     )
     until: str = Field(description="The state of the same component that ends it.")
+    when: When = Field(
+        default=ABSENT, description="It holds only where this does, as known when it would begin."
+    )
 
 
 class ComponentModel(Strict):

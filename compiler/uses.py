@@ -71,7 +71,7 @@ def _check_binding(
             help="declare what it waits for, or remove the 'wait'",
         )
     for site in binding.of("publish"):
-        if site.at == "process_exit" and state.imports:
+        if site.at == "process_exit" and state.works:
             diagnostics.error(
                 "CF224",
                 f"{binding.ref} is its process's end: nothing can be done there",
@@ -136,7 +136,7 @@ def check_unused(spec: Spec, diagnostics: Diagnostics) -> None:
     wanted |= {(binding.ref.component, binding.ref.state) for binding in spec.bindings}
     for component, state in spec.transitions():
         key: _Key = (component.name, state.name)
-        if state.aux and key not in wanted and not state.effects and not state.imports:
+        if state.aux and key not in wanted and not state.effects and not state.works:
             diagnostics.warning(
                 "CF214",
                 f"the auxiliary state {component.name}.{state.name} is not used: "

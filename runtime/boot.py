@@ -92,7 +92,7 @@ class Hooks:
                 return
             if self.recording is not None:
                 self.recording.published(place, self.plan.states(place.component)[-1])
-            if self.schedule.imports(name) or self.delays:
+            if self.schedule.work(name, place.index) or self.delays:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
             message = {"op": "set", "c": place.label, "s": place.state}

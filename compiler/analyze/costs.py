@@ -73,7 +73,7 @@ def assign(
 
 def _does(state: State) -> bool:
     """Whether the state is auxiliary and does what the stock engine does elsewhere."""
-    return state.aux and bool(state.imports) and state.idle_while is None
+    return state.aux and state.works and state.idle_while is None
 
 
 def _assign_component(
