@@ -77,6 +77,8 @@ class Start:
     #: CLOCK_MONOTONIC in ns: ready, and the first token
     seen: list[int]
     run: Path | None
+    #: cfac's own lines of the log
+    said: list[str]
 
 
 def ask(server: Server, number: int, last: int) -> tuple[dict[str, Any], float]:
@@ -107,7 +109,9 @@ def measure(server: Server, last: int) -> Start:
         sample |= {2: {"second": seconds}, 3: {"logprobs": seconds}}.get(number, {})
         sample |= {"last": seconds} if number == last else {}
     seen = [round((server.started + seconds) * 1e9) for seconds in (ready, first)]
-    return Start(sample, answers, seen, server.run_folder())
+    lines = (line.partition("cfac: ") for line in server.log.splitlines())
+    said = [text for before, found, text in lines if found and not before]
+    return Start(sample, answers, seen, server.run_folder(), said)
 
 
 def compare(label: str, answers: Sequence[dict[str, Any]], expected: Sequence[Any]) -> None:
