@@ -35,7 +35,13 @@ from cfac.compiler.nodes import boolean, entries, items, scalar, text, text_node
 from cfac.compiler.overlay import state_entry
 from cfac.compiler.refs import NAME_PATTERN, own_ref, parse_ref
 from cfac.compiler.remembers import build_remembers
-from cfac.compiler.schedule import build_device, build_policy, build_process, build_work
+from cfac.compiler.schedule import (
+    build_before,
+    build_device,
+    build_policy,
+    build_process,
+    build_work,
+)
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
 _COST = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min)?")
@@ -135,6 +141,7 @@ class _Builder:
             for item in (effects.items if isinstance(effects, ListNode) else ())
             if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
         )
+        declared += build_before(options.get("before"), self.diagnostics)
         if device is not None:  # for ever: no fork of the process may come later
             declared = (*declared, Effect("initializes", "device", None, device.span))
         return State(

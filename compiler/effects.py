@@ -67,7 +67,8 @@ def fork_of(spec: Spec, component: Component) -> Fork | None:
 @dataclass(frozen=True, slots=True)
 class Hazard:
     """Two effects that conflict; for CF502 ``other`` forks, for CF501 and CF504 between a
-    write and a read of the environment ``one`` writes.  ``child`` is the forked component.
+    write and a read of the environment ``one`` writes, for CF506 ``other`` has to come before.
+    ``child`` is the forked component.
     """
 
     code: str

@@ -47,6 +47,8 @@ class Text:
                 return self._hold(one, other)
             case "CF504":
                 return self._late(one, other)
+            case "CF506":
+                return self._demand(one, other)
         return _error(
             "CF505",
             f"{one.component.name} starts in {one.state.name!r}: nothing orders what it does there",
@@ -207,6 +209,24 @@ class Text:
             f"{reader.label} needs `after: {self._ref(writer, reader)}`, and the declared order is "
             f"the opposite: move the write to a transition before {reader.label}",
         )
+
+    def _demand(self, act: Act, demand: Act) -> Diagnostic:
+        """An interval that may be open before what demands to come first."""
+        device = f"the device {act.effect.value!r}"
+        if act.effect.value in (None, "device"):
+            device = "the device"
+        what = _OPEN[act.effect.kind].format(act.label, device)
+        where = self._process(demand.component)
+        message = (
+            f"{demand.label} has to come before {demand.effect.value} in {where}, and by then "
+        )
+        note = Note(_NOTE[act.effect.kind].format(device), act.effect.span)
+        help_ = f"move it before {act.label}: the declared order puts it later"
+        if act.key == demand.key:
+            help_ = "one transition's effects have no order: split it"
+        elif not self._leads(act.key, demand.key):
+            help_ = self._add([self._ref(demand, act)], act)
+        return _error("CF506", f"{message}{what}", demand.effect.span, [note], help_)
 
     # -- parts ---------------------------------------------------------------
 

@@ -22,7 +22,8 @@ CF501  two accesses of one thing, one of them a write, that may run in parallel;
 CF502  a fork that may fall into an open interval of its process (``holds`` does not count);
 CF503  two ``holds`` of one thing that may overlap (``together``: of one component, only
        those of one replica);
-CF504  an environment key written after it was read; CF505  effects of an initial state.
+CF504  an environment key written after it was read; CF505  effects of an initial state;
+CF506  a transition that has to be ``before`` an interval of its process, and may not be.
 
 Order is what `ordering` proves for every count, so a spec without findings is safe for
 all of them.  Members of one merge group are one transition: it cannot conflict with
@@ -51,6 +52,7 @@ from cfac.compiler.hazard_text import Text
 from cfac.compiler.merge import group_nodes, is_per_replica
 from cfac.compiler.model import Component, Ref, Spec
 from cfac.compiler.ordering import Given, Ordering, exclusive, given
+from cfac.compiler.schedule import INTERVALS
 
 #: More pairs of listed replicas than this are not compared one by one.
 MAX_PAIRS = 10_000
@@ -108,7 +110,7 @@ def find_hazards(spec: Spec, graph: Graph, dropped: list[Ref] | None = None) -> 
     search = _Search(spec, graph, dropped or [], [a for a in acts if a not in initial])
     found = [Hazard("CF505", act, act) for act in initial]
     found += [*search.accesses(), *search.environment(), *search.inherited()]
-    return [*found, *search.forks(), *search.holds()]
+    return [*found, *search.forks(), *search.holds(), *search.demands()]
 
 
 class _Search:
@@ -278,6 +280,20 @@ class _Search:
 
                 if not self.safe(one, other, rule, parts=_parts(one, other)):
                     yield Hazard("CF503", one, other)
+
+    def demands(self) -> Iterator[Hazard]:
+        """CF506."""
+        for one in (a for a in self.acts if a.effect.kind == "before"):
+            opens = INTERVALS[str(one.effect.value)]
+            for act in (a for a in self.acts if a.effect.kind == opens):
+                known = given(one.component, act.component)
+
+                def rule(view: _View, pair: _Pair, known: Given = known) -> bool:
+                    return view.before(pair, known)
+
+                same = process_of(act.component) == process_of(one.component)
+                if same and not self.safe(one, act, rule, local=True):
+                    yield Hazard("CF506", act, one)
 
     def _accesses(self, *, shared: bool) -> dict[str, list[Act]]:
         """Who reads and writes what; a transition that does both is taken to write."""

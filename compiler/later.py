@@ -6,7 +6,7 @@ from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.yamlpos import MapNode
 
 _LATER = {
-    "state": ("carries", "takes", "before"),
+    "state": ("carries", "takes"),
     "process": ("aliases",),
     "spec": ("exports",),
 }

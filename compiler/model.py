@@ -85,6 +85,7 @@ class Dependency:
 class Effect:
     """What a transition does beside its state (checked by the hazard pass).
 
+    ``before`` is no deed but a demand: it is over when its process opens what ``value`` names.
     ``together``, of ``holds``: the component's replicas hold it as one, each its part.
     """
 

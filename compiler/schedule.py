@@ -9,11 +9,12 @@ import re
 
 from cfac.compiler.bindings import build_site
 from cfac.compiler.conditions import build_condition
-from cfac.compiler.diagnostics import Diagnostics, Span
+from cfac.compiler.diagnostics import Diagnostics, Span, did_you_mean
 from cfac.compiler.later import refuse_later
 from cfac.compiler.model import (
     BIRTHS,
     Device,
+    Effect,
     Policy,
     Process,
     ProcessName,
@@ -28,6 +29,8 @@ from cfac.compiler.recordings import MODULE
 from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
 
+#: What a state can be ``before`` -> the kind of effect that opens it.
+INTERVALS = {"openmp": "openmp", "threads": "starts_threads", "device": "initializes"}
 #: Devices that the runtime can open.
 DEVICES = ("cuda", "xpu")
 _DEVICE = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
@@ -129,6 +132,20 @@ def build_work(
         parse_ref(meanwhile, diagnostics) if meanwhile is not None else None,
         next((node.span for node in texts(modules) if node.text == WORD), None),
     )
+
+
+def build_before(node: Node | None, diagnostics: Diagnostics) -> tuple[Effect, ...]:
+    """The intervals of its process that a state's ``before`` demands to open later."""
+    found: list[Effect] = []
+    for word in texts(node):
+        if word.text in INTERVALS:
+            found.append(Effect("before", word.text, None, word.span))
+        else:
+            message = f"{word.text!r} is no interval of a process"
+            known = ", ".join(INTERVALS)
+            hint = did_you_mean(word.text, INTERVALS) or f"write one of {known}"
+            diagnostics.error("CF109", message, word.span, help=hint)
+    return tuple(found)
 
 
 def build_device(options: MapNode, diagnostics: Diagnostics) -> Device | None:

@@ -139,6 +139,12 @@ class EffectModel(Strict):
     forks: Literal[True] = Field(default=ABSENT, description="It forks the process.")
 
 
+_Interval = Annotated[str, Field(json_schema_extra={"enum": ["openmp", "threads", "device"]})]
+Before = Annotated[
+    Annotated[_Interval, Tag("<text>")] | Annotated[list[_Interval], Tag("<list>")],
+    _by_shape("openmp, threads or device, or a list of them"),
+]
+
 _MODULES = "The modules to import, in order. 'recorded': those of a recorded start."
 
 
@@ -200,7 +206,11 @@ class StateModel(Strict):
     idle: IdleModel = Field(
         default=ABSENT, description="Work of an auxiliary state, done while the component waits."
     )
-    before: Any = Field(default=ABSENT, description=NOT_BUILT)
+    before: Before = Field(
+        default=ABSENT,
+        description="It must be over before its process opens an OpenMP pool, starts threads, or "
+        "initializes a device.",
+    )
 
 
 _Options = Annotated[
