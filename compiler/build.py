@@ -125,7 +125,7 @@ class _Builder:
             states=tuple(states),
             replicas=(whole(replicas) or text(replicas)) if indexed else None,
             when=build_condition(body.get("when"), self.diagnostics),
-            process=build_process(body, self.diagnostics),
+            process=build_process(body, key.text, self.diagnostics),
             policy=build_policy(body, key.text, indexed, self.diagnostics),
         )
 

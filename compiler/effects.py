@@ -115,4 +115,6 @@ def unborn(act: Act) -> bool:
     """Whether an early forked child may do this before the engine tells it what it is."""
     states = act.component.states
     place = act.component.position(act.state.name)
-    return all(state.aux for state in states[1 : place + 1])
+    process = act.component.process
+    own = {alias.state.state for alias in process.aliases} if process is not None else set()
+    return all(state.aux or state.name in own for state in states[1 : place + 1])

@@ -7,7 +7,6 @@ from cfac.compiler.yamlpos import MapNode
 
 _LATER = {
     "state": ("carries", "takes"),
-    "process": ("aliases",),
     "spec": ("exports",),
 }
 

@@ -179,6 +179,14 @@ class ProcessName:
 
 
 @dataclass(frozen=True, slots=True)
+class Alias:
+    """A stock state that a forked child has by birth, and its parent's that it stands for."""
+
+    state: Ref
+    of: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """How a component's process comes to be.
 
@@ -199,6 +207,7 @@ class Process:
     start: tuple[Site, ...] = ()
     context: tuple[Site, ...] = ()
     names: tuple[ProcessName, ...] = ()
+    aliases: tuple[Alias, ...] = ()
 
     def of(self, kind: SiteKind) -> tuple[Site, ...]:
         """The sites of one kind; none for the kinds of a transition."""

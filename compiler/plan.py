@@ -168,7 +168,12 @@ def _process(spec: Spec, process: Process) -> dict[str, Any]:
         "strategy": _strategy(spec, process),
         "start": bool(process.start),
         "context": bool(process.context),
+        **({"aliases": _aliases(process)} if process.aliases else {}),
     }
+
+
+def _aliases(process: Process) -> dict[str, list[str]]:
+    return {a.state.state: [a.of.component, a.of.state] for a in process.aliases}
 
 
 def _component(spec: Spec, component: Component, version: VersionTest) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
+from cfac.compiler.aliases import build_aliases
 from cfac.compiler.bindings import build_site
 from cfac.compiler.conditions import build_condition
 from cfac.compiler.diagnostics import Diagnostics, Span, did_you_mean
-from cfac.compiler.later import refuse_later
 from cfac.compiler.model import (
     BIRTHS,
     Device,
@@ -36,12 +36,11 @@ DEVICES = ("cuda", "xpu")
 _DEVICE = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
 
 
-def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
+def build_process(body: MapNode, owner: str, diagnostics: Diagnostics) -> Process | None:
     """The ``process`` of a component."""
     node, key = body.get("process"), body.key("process")
     if not isinstance(node, MapNode) or key is None:
         return None
-    refuse_later(node, "process", diagnostics)
     spawned_by = text_node(node.get("spawned_by"))
     names = _names(node.get("name"), diagnostics)
 
@@ -61,6 +60,7 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
         start=sites("start"),
         context=sites("context"),
         names=names,
+        aliases=build_aliases(node, owner, diagnostics),
     )
 
 

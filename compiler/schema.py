@@ -284,7 +284,11 @@ class ProcessModel(Strict):
         description="Of a fork: callees that return the multiprocessing context. The child is "
         "forked where the engine starts it.",
     )
-    aliases: Any = Field(default=ABSENT, description=NOT_BUILT)
+    aliases: dict[str, RefText] = Field(
+        default=ABSENT,
+        description="Of a fork: stock states that the child has by birth, as "
+        "core.Constructed: frontend.CommonImported.",
+    )
 
 
 class PolicyModel(Strict):

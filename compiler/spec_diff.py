@@ -125,6 +125,7 @@ def _components(spec: Spec) -> Iterator[Fact]:
             at = f" at {strategy.at}" if strategy.at else ""
             parts.append(f"process {process.name or '-'} of {process.spawned_by or 'none'}")
             parts.append(f"strategy {strategy.kind}{at}")
+            parts += [f"{alias.state} as {alias.of}" for alias in process.aliases]
         if component.policy is not None:
             policy = component.policy
             text = f"gc {policy.gc} until {policy.until}"

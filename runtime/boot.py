@@ -84,7 +84,7 @@ class Hooks:
         """
         stamp = time.monotonic_ns()
         with self._quietly(name):
-            if not self._applies(name, "publish", when):
+            if name in self.schedule.inherited or not self._applies(name, "publish", when):
                 return
             self._begin_run_at(name)
             place = self._place(name, index, stamp)
@@ -130,7 +130,7 @@ class Hooks:
     def begin(self, name: str, index: _Lazy = None, when: int | None = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
         with self._quietly(name):
-            if not self._applies(name, "begin", when):
+            if name in self.schedule.inherited or not self._applies(name, "begin", when):
                 return
             place = self._place(name, index)
             if place is not None:
@@ -398,6 +398,8 @@ class Hooks:
                 with self._quietly("the CPU binding"):
                     self.schedule.born(component)
                 self.publish(f"{component}.{entry['states'][0]}")
+                with self._quietly(f"what {component} inherits"):
+                    self.schedule.born_by_context(component)
 
 
 def _recording(plan: Plan) -> Recording | None:

@@ -41,6 +41,10 @@ class Schedule:
         self._early: str | None = None
         #: component -> process name -> the child that waits; of this run
         self._prespawned: dict[str, dict[str, Prespawned]] = {}
+        #: the components that the engine forks from here, known in the children, too
+        self._forks: set[str] = set()
+        #: transitions that this process has by birth: their places in the engine do not count
+        self.inherited: set[str] = set()
         self._claim_role()
 
     def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
@@ -65,7 +69,12 @@ class Schedule:
         from cfac.runtime.fork import forking
 
         fall_back = functools.partial(self._fall_back, component)
-        return forking(callee, self.collector.freeze, fall_back)
+        return forking(callee, functools.partial(self._before_fork, component), fall_back)
+
+    def _before_fork(self, component: str) -> None:
+        """The engine is given a context by which it forks the component's processes."""
+        self.collector.freeze()
+        self._forks.add(component)
 
     @property
     def followed(self) -> bool:
@@ -375,6 +384,21 @@ class Schedule:
         """In a child that is there early: the states up to the first bound in the engine."""
         for state in self.hooks.plan.births(component):
             self.hooks.publish(f"{component}.{state}")
+        self._inherit(component)
+
+    def born_by_context(self, component: str) -> None:
+        """In a forked child that knows its name: it has what its parent had."""
+        if component in self._forks and self.followed:
+            self._inherit(component)
+
+    def _inherit(self, component: str) -> None:
+        """Publish the states that a forked child has by birth (``aliases``)."""
+        plan = self.hooks.plan
+        names = (plan.components[component]["process"] or {}).get("aliases", ())
+        for state in plan.states(component):
+            if state in names:
+                self.hooks.publish(f"{component}.{state}")
+                self.inherited.add(f"{component}.{state}")
 
     def _publish_birth(self, place: Place) -> None:
         """A process that the engine started itself has its birth states too, without the work."""
