@@ -42,6 +42,7 @@ from cfac.compiler.schedule import (
     build_process,
     build_work,
 )
+from cfac.compiler.split import build_split
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
 _COST = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min)?")
@@ -132,7 +133,6 @@ class _Builder:
     def state(self, name: ScalarNode, node: MapNode | None, owner: str, indexed: bool) -> State:
         """A state with its options."""
         options = node if node is not None else MapNode((), name.span)
-        refuse_later(options, "state", self.diagnostics)
         effects = options.get("effects")
         imports, idle_while, recorded = build_work(options, self.diagnostics)
         device = build_device(options, self.diagnostics)
@@ -142,6 +142,7 @@ class _Builder:
             if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
         )
         declared += build_before(options.get("before"), self.diagnostics)
+        declared += build_split(options, self.diagnostics)
         if device is not None:  # for ever: no fork of the process may come later
             declared = (*declared, Effect("initializes", "device", None, device.span))
         return State(

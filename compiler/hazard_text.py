@@ -49,6 +49,8 @@ class Text:
                 return self._late(one, other)
             case "CF506":
                 return self._demand(one, other)
+            case "CF507":
+                return self._split(one, other)
         return _error(
             "CF505",
             f"{one.component.name} starts in {one.state.name!r}: nothing orders what it does there",
@@ -227,6 +229,23 @@ class Text:
         elif not self._leads(act.key, demand.key):
             help_ = self._add([self._ref(demand, act)], act)
         return _error("CF506", f"{message}{what}", demand.effect.span, [note], help_)
+
+    def _split(self, giver: Act, taker: Act) -> Diagnostic:
+        """A value that may not be there where it is taken."""
+        name = f"{taker.effect.value!r}"
+        message = f"{taker.label} takes {name}, which {giver.label} carries, "
+        one, two = self._process(giver.component), self._process(taker.component)
+        if one != two:
+            message += f"but {two} may not have it from {one}"
+            help_ = f"fork {taker.component.name} at {giver.label} or later, or let "
+            help_ += f"{taker.component.name} compute it itself"
+        else:
+            message += "but may do so before it is there"
+            help_ = f"carry it at a state before {taker.label}"
+            if giver.key != taker.key and not self._leads(taker.key, giver.key):
+                help_ = self._add([self._ref(giver, taker)], taker)
+        note = Note(f"{giver.label} carries it here", giver.effect.span)
+        return _error("CF507", message, taker.effect.span, [note], help_)
 
     # -- parts ---------------------------------------------------------------
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cfac.compiler.layouts.chunkmap import ChunkMap
 
 IndexKind = Literal["none", "all", "offset", "at", "layout"]
-SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
+SiteKind = Literal["publish", "wait", "begin", "take", "stop", "start", "context"]
 #: Sites of a component's process, not of one of its transitions.
 PROCESS_KINDS: tuple[SiteKind, ...] = ("stop", "start", "context")
 #: How a process begins before the engine starts it.
@@ -86,6 +86,7 @@ class Effect:
     """What a transition does beside its state (checked by the hazard pass).
 
     ``before`` is no deed but a demand: it is over when its process opens what ``value`` names.
+    ``carries`` and ``takes`` are the two sides of a split.
     ``together``, of ``holds``: the component's replicas hold it as one, each its part.
     """
 

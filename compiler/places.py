@@ -43,7 +43,7 @@ def state_options(root: MapNode, component: str, state: str) -> MapNode | None:
 def may_wait(root: MapNode, component: str, state: str) -> bool:
     """Whether a state's options have an ``after``, or a key that might be one misspelt."""
     options = state_options(root, component, state)
-    known = ("aux", "cost", "effects", "does", "idle", "before")
+    known = ("aux", "cost", "effects", "does", "idle", "before", "carries", "takes")
     return options is not None and any(key.text not in known for key, _ in options.entries)
 
 

@@ -31,6 +31,7 @@ from cfac.compiler.model import (
     Test,
 )
 from cfac.compiler.schedule_checks import birth_prefix
+from cfac.compiler.split import SIDES
 
 PLAN_VERSION = 1
 _string = json.encoder.encode_basestring_ascii
@@ -122,6 +123,7 @@ def calls_of(sites: Iterable[Site]) -> dict[str, list[Site]]:
     of = {kind: [s for s in found if s.kind == kind] for kind in ("publish", "wait", "begin")}
     around = [site for site in of["publish"] if site.at == "around"]
     of["begin"] = [*of["begin"], *of["wait"], *around]
+    of["take"] = [site for site in found if site.kind == "take"]
     of["exit"] = [site for site in sites if site.at == "process_exit"]
     return of
 
@@ -213,6 +215,7 @@ def _transition(
         "birth": birth,
         **({"recorded": list(state.recorded_part)} if state.recorded_part else {}),
         **({"recorded_torch": state.recorded_torch} if state.recorded_torch else {}),
+        **{effect.kind: effect.value for effect in state.effects if effect.kind in SIDES},
         **({"device": _device(state.device, version)} if state.device else {}),
     }
 

@@ -198,8 +198,12 @@ class StateModel(Strict):
         _by_shape("a duration such as 1.5s, 20ms, or a number of seconds"),
     ] = Field(default=ABSENT, description="How long it takes: 1.5s, 20ms, or seconds.")
     effects: list[EffectModel] = Field(default=ABSENT, description="What it does beside its state.")
-    carries: Any = Field(default=ABSENT, description=NOT_BUILT)
-    takes: Any = Field(default=ABSENT, description=NOT_BUILT)
+    carries: Name = Field(
+        default=ABSENT, description="A value that is computed here, for a later state to take."
+    )
+    takes: Name = Field(
+        default=ABSENT, description="A value that an earlier state carries: not computed again."
+    )
     does: DoesModel = Field(
         default=ABSENT, description="Work of an auxiliary state, done before it is published."
     )
@@ -358,6 +362,9 @@ class BindingModel(Strict):
     begin: Sites = Field(default=ABSENT, description="Where the transition begins.")
     wait: Sites = Field(default=ABSENT, description="Where it waits for its dependencies.")
     publish: Sites = Field(default=ABSENT, description="Where it has been reached.")
+    take: Sites = Field(
+        default=ABSENT, description="The callee that is given what the state takes, not called."
+    )
     index: str = Field(default=ABSENT, description="Python expression: the replica, at every site.")
     value: str = Field(default=ABSENT, description="Python expression: the value to publish.")
     run: str = Field(default=ABSENT, description="A Python callable, module:qualname (cfac run).")

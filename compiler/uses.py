@@ -6,6 +6,7 @@ from cfac.compiler.diagnostics import Diagnostics, Note
 from cfac.compiler.model import Binding, Component, Ref, Spec, State
 from cfac.compiler.places import each_when, is_written, may_wait
 from cfac.compiler.schedule_checks import birth_prefix, is_bound
+from cfac.compiler.split import check_split
 from cfac.compiler.yamlpos import MapNode
 
 _Key = tuple[str, str]
@@ -22,6 +23,7 @@ def check_bindings(
     bound = {(b.ref.component, b.ref.state): b for b in spec.bindings}
     merged = {(ref.component, ref.state) for group in spec.merges for ref in group.of}
     _one_style(spec, diagnostics)
+    check_split(spec, is_bound(spec, root), diagnostics)
     for component in spec.components.values():
         births = birth_prefix(spec, component)
         for number, state in enumerate(component.states):

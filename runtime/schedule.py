@@ -43,6 +43,8 @@ class Schedule:
         self._prespawned: dict[str, dict[str, Prespawned]] = {}
         #: the components that the engine forks from here, known in the children, too
         self._forks: set[str] = set()
+        #: values that were computed early, until they are taken
+        self._carried: dict[str, Any] = {}
         #: transitions that this process has by birth: their places in the engine do not count
         self.inherited: set[str] = set()
         self._claim_role()
@@ -70,6 +72,38 @@ class Schedule:
 
         fall_back = functools.partial(self._fall_back, component)
         return forking(callee, functools.partial(self._before_fork, component), fall_back)
+
+    def carry(self, key: str, name: str, value: Callable[[], Any] | None) -> None:
+        """Compute a value now that a later place is given; where that fails, it is computed there.
+
+        In a start that is as stock, or observed only, the engine computes it itself.
+        """
+        if value is None or not self.followed:
+            return
+        try:
+            self._carried[key] = value()
+        except Exception as error:
+            self.hooks.say(f"{name} carries no {key}: {error!r}; the engine computes it later")
+
+    def take(
+        self, name: str, callee: Callable[..., _T], when: int | None = None, **_: Any
+    ) -> Callable[..., _T]:
+        """The callee that computes what the transition ``name`` takes: not called if it is there.
+
+        Once: who calls it again wants another one.
+        """
+        key = self.hooks.plan.data["transitions"][name].get("takes")
+        if key not in self._carried or not self.hooks.applies(name, "take", when):
+            return callee
+
+        def given(*arguments: Any, **keywords: Any) -> Any:
+            if key not in self._carried:
+                return callee(*arguments, **keywords)
+            if self.hooks.session is not None:
+                self.hooks.session.record("taken", c=name.partition(".")[0], value=key)
+            return self._carried.pop(key)
+
+        return given
 
     def _before_fork(self, component: str) -> None:
         """The engine is given a context by which it forks the component's processes."""
@@ -148,6 +182,7 @@ class Schedule:
         for child in self._forked_early.values():
             child.discard()
         self._forked_early.clear()
+        self._carried.clear()
         self.collector.wake()
         if self._remembered is not None and self._remembers is not None:
             self._remembered.close(self._remembers, keep=False)

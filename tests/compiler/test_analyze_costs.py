@@ -264,32 +264,6 @@ def test_a_fork_of_what_was_recorded_unforked_is_an_upper_bound(tmp_path):
     assert analyze(overlay, Query(recorded=record([run]))).notes == [note]
 
 
-INHERITS = """
-apiVersion: cfac/v1
-kind: StartupGraph
-name: inherits
-components:
-  front: {states: [Start, {Common: {cost: 3s}}, {Config: {cost: 1s}}]}
-  core:
-    process: {spawned_by: front, strategy: {fork: front.Common}%s}
-    states: [Start, {Constructed: {cost: 5s}}, {Ready: {after: front.Config, cost: 1s}}]
-chain: [front.Common, front.Config, core.Constructed, core.Ready]
-"""
-
-
-@pytest.mark.parametrize(
-    ("aliases", "predicted"), [("", 9), (", aliases: {core.Constructed: front.Common}", 5)]
-)
-def test_what_a_fork_inherits_costs_nothing_after_it(tmp_path, aliases, predicted):
-    (tmp_path / "spec.yaml").write_text(INHERITS % aliases)
-    loaded, diagnostics = load(tmp_path / "spec.yaml")
-    assert not diagnostics.errors
-    found = analyze(loaded, Query())
-    assert (found.times.chain, found.times.predicted) == (10_000 * MS, predicted * 1000 * MS)
-    set_ = analyze(loaded, Query(settings=(("core.Constructed", 2000 * MS),)))
-    assert set_.times.predicted == 6000 * MS
-
-
 def test_runs_that_differ_are_told_apart(specs, tmp_path):
     first, other = stock_run(tmp_path / "a"), stock_run(tmp_path / "b", workers=2)
     half = read_run(write(tmp_path / "c", plan({"front": component(["Start", "Config"])}),
