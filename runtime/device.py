@@ -8,7 +8,6 @@ question: only where a spec says that a device is to be opened.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import sys
@@ -88,6 +87,8 @@ def _driver_initialised() -> bool:
     Counting devices by the runtime library does (cudaGetDeviceCount), and torch does not
     say so.  A library that is not loaded is not loaded for this (dlopen(3), RTLD_NOLOAD).
     """
+    import ctypes
+
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         count = ctypes.c_int()
