@@ -128,7 +128,7 @@ class Schedule:
         if self.hooks.observe_only or not (modules or to_open):
             return False
         recorded = range(*entry.get("recorded", (0, 0)))
-        misfit = self._other_torch(name, entry.get("recorded_torch"))
+        misfit = self._other_torch(entry.get("recorded_torch"))
         for number, module in enumerate(modules):
             if misfit and number in recorded:
                 continue
@@ -144,7 +144,7 @@ class Schedule:
             self._open(name, to_open["kind"], index or 0)
         return True
 
-    def _other_torch(self, name: str, recorded: str | None) -> bool:
+    def _other_torch(self, recorded: str | None) -> bool:
         """Whether what was recorded was so with a torch for another kind of device.
 
         Modules for that kind may change torch itself when they are imported.
@@ -152,8 +152,8 @@ class Schedule:
         built = device.torch_build() if recorded is not None else None
         if built is None or built == recorded:
             return False
-        text = f"{name}: what was recorded is for a torch built for {recorded}, and this one is "
-        self.hooks.say(f"{text}for {built}: it is not imported early. Record a start here")
+        text = f"what was recorded is for a torch built for {recorded}, and this one is for {built}"
+        self.hooks.say(f"{text}: it is not imported early. Record a start here")
         return True
 
     def _open(self, name: str, kind: str, index: int) -> None:
