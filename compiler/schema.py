@@ -12,55 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag
 
-from cfac.compiler.refs import NAME_PATTERN, REF_PATTERN
+from cfac.compiler.refs import NAME_PATTERN
 from cfac.compiler.schema_base import ABSENT, Name, Strict
 from cfac.compiler.schema_base import by_shape as _by_shape
 from cfac.compiler.schema_refine import RefineModel
+from cfac.compiler.schema_values import RefText, ScalarValue, Text, Texts, When
 
 SCHEMA_ID = "https://cfac.dev/schema/cfac-v1.schema.json"
 NOT_BUILT = "Known, not built yet: comes with the schedule constructs."
-
-
-RefText = Annotated[
-    str,
-    Field(
-        description="A reference: core.Ready, worker.*.Ready, worker[i-1].Ready, worker[0].Ready "
-        "or chunk[self.relation].Ready.",
-        json_schema_extra={"pattern": REF_PATTERN},
-    ),
-]
-_Text = Annotated[str, Tag("<text>")]
-_TextList = Annotated[list[str], Tag("<list>")]
-Texts = Annotated[_Text | _TextList, _by_shape("text, or a list of texts")]
-ScalarValue = Annotated[
-    Annotated[str, Tag("<text>")]
-    | Annotated[int | float, Tag("<number>")]
-    | Annotated[bool, Tag("<boolean>")]
-    | Annotated[None, Tag("<nothing>")],
-    _by_shape("text, a number or a boolean"),
-]
-
-
-class WhenModel(Strict):
-    """A condition on a parameter, the engine version or the platform; all parts must hold."""
-
-    param: Name = Field(default=ABSENT, description="The parameter to test.")
-    version: str = Field(
-        default=ABSENT, description="Version specifier the engine must match, as in '>=0.32'."
-    )
-    platform: Texts = Field(default=ABSENT, description="Platform name, or a list of them.")
-    is_: ScalarValue = Field(default=ABSENT, alias="is", description="The value it must have.")
-    not_: ScalarValue = Field(default=ABSENT, alias="not", description="A value it must not have.")
-    in_: list[ScalarValue] = Field(default=ABSENT, alias="in", description="One of these values.")
-    above: int | float = Field(default=ABSENT, description="It must be greater than this.")
-    below: int | float = Field(default=ABSENT, description="It must be less than this.")
-    matches: str = Field(default=ABSENT, description="A regular expression for the whole value.")
-
-
-When = Annotated[
-    Annotated[WhenModel, Tag("<mapping>")] | Annotated[list[WhenModel], Tag("<list>")],
-    _by_shape("a condition such as {param: executor, is: mp}"),
-]
 
 
 class SourceModel(Strict):
@@ -161,7 +120,7 @@ class DeviceModel(Strict):
 
 
 Device = Annotated[
-    Annotated[DeviceModel, Tag("<mapping>")] | _Text,
+    Annotated[DeviceModel, Tag("<mapping>")] | Text,
     _by_shape("cuda, or {kind: module:attribute, when: ...}"),
 ]
 
@@ -254,7 +213,7 @@ class ProcessNameModel(Strict):
 
 
 ProcessNames = Annotated[
-    _Text | Annotated[list[ProcessNameModel], Field(min_length=1), Tag("<list>")],
+    Text | Annotated[list[ProcessNameModel], Field(min_length=1), Tag("<list>")],
     _by_shape("a process's name, or a list of {is: NAME, when: {version: ...}}"),
 ]
 
