@@ -300,6 +300,10 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
         if any(isinstance(above, ast.JoinedStr) for above, _, _ in match.source.ancestors(node)):
             _refuse(work, bound, match, Refused(f"line {node.lineno}: the call is in an f-string"))
             continue
+        if bound.site.kind == "take" and _is_awaited(match.source, node):
+            awaited = "the call is awaited, and what is carried is not awaitable"
+            _refuse(work, bound, match, Refused(f"line {node.lineno}: {awaited}"))
+            continue
         options = writer.options(bound.site.kind, match.source, where(match.source, node))
         parts = [f'"{bound.transition}"', match.source.segment(node.func), *options]
         hook = "replaced" if bound.site.kind == "publish" else bound.site.kind
@@ -318,6 +322,13 @@ def _replace(work: _Work, bound: Bound, match: Match) -> None:
                 " ".join(text.split()),
             )
         )
+
+
+def _is_awaited(source: Source, call: ast.Call) -> bool:
+    return any(
+        isinstance(above, ast.Await) and above.value is call
+        for above, _, _ in source.ancestors(call)
+    )
 
 
 def _defer(work: _Work, entry: Defer, order: int) -> None:

@@ -38,7 +38,7 @@ class Insert:
 class Wrap:
     """A callee to wrap in ``_cfac.replaced``; ``options`` are further arguments' text.
 
-    ``hook`` is the function's name: ``replaced``, ``deferred`` or ``later``, or ``start``
+    ``hook`` is the function's name: ``replaced``, ``take``, ``deferred`` or ``later``, or ``start``
     and ``context`` of a process.
     """
 

@@ -99,7 +99,7 @@ class Partial:
         lost = f"{component.name} is not {how}: the engine starts it in its own time"
         self._lose(lost, why)
         born = birth_prefix(self.spec, component)
-        stock = replace(process, strategy=Strategy(), start=(), context=())
+        stock = replace(process, strategy=Strategy(), start=(), context=(), aliases=())
         self._put(replace(component, process=stock))
         for state in born:
             self._no_state(self.spec.components[component.name], state, why)

@@ -25,7 +25,7 @@ from cfac.compiler.model import (
 )
 from cfac.compiler.plan import calls_of, depends
 
-KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", *PROCESS_KINDS)
+KINDS: tuple[SiteKind, ...] = ("publish", "wait", "begin", "take", *PROCESS_KINDS)
 
 
 @dataclass(frozen=True, slots=True)

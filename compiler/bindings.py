@@ -13,7 +13,7 @@ from cfac.compiler.nodes import entries, items, text, text_node, texts, whole
 from cfac.compiler.refs import index_span, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
 
-_KINDS: tuple[SiteKind, ...] = ("begin", "wait", "publish")
+_KINDS: tuple[SiteKind, ...] = ("begin", "wait", "publish", "take")
 _ATS: tuple[At, ...] = (
     "entry", "exit", "before", "after", "around", "replace_callee", "process_exit",
 )  # fmt: skip
@@ -73,7 +73,7 @@ def build_site(kind: SiteKind, node: MapNode, binding: MapNode, diagnostics: Dia
     at_text = text(node.get("at"))
     at = next((known for known in _ATS if known == at_text), None)
     targets = [word for word in _TARGETS if node.key(word) is not None]
-    if at is not None and kind in ("start", "context") and at != "replace_callee":
+    if at is not None and kind in ("take", "start", "context") and at != "replace_callee":
         where = node.get("at")
         message = f"{kind!r} wraps a callee: it takes 'at: replace_callee', not {at!r}"
         diagnostics.error("CF109", message, where.span if where is not None else node.span)

@@ -35,7 +35,14 @@ from cfac.compiler.nodes import boolean, entries, items, scalar, text, text_node
 from cfac.compiler.overlay import state_entry
 from cfac.compiler.refs import NAME_PATTERN, own_ref, parse_ref
 from cfac.compiler.remembers import build_remembers
-from cfac.compiler.schedule import build_policy, build_process, build_work
+from cfac.compiler.schedule import (
+    build_before,
+    build_device,
+    build_policy,
+    build_process,
+    build_work,
+)
+from cfac.compiler.split import build_split
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode
 
 _COST = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min)?")
@@ -119,27 +126,33 @@ class _Builder:
             states=tuple(states),
             replicas=(whole(replicas) or text(replicas)) if indexed else None,
             when=build_condition(body.get("when"), self.diagnostics),
-            process=build_process(body, self.diagnostics),
+            process=build_process(body, key.text, self.diagnostics),
             policy=build_policy(body, key.text, indexed, self.diagnostics),
         )
 
     def state(self, name: ScalarNode, node: MapNode | None, owner: str, indexed: bool) -> State:
         """A state with its options."""
         options = node if node is not None else MapNode((), name.span)
-        refuse_later(options, "state", self.diagnostics)
         effects = options.get("effects")
         imports, idle_while, recorded = build_work(options, self.diagnostics)
+        device = build_device(options, self.diagnostics)
+        declared = tuple(
+            found
+            for item in (effects.items if isinstance(effects, ListNode) else ())
+            if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
+        )
+        declared += build_before(options.get("before"), self.diagnostics)
+        declared += build_split(options, self.diagnostics)
+        if device is not None:  # for ever: no fork of the process may come later
+            declared = (*declared, Effect("initializes", "device", None, device.span))
         return State(
             name=name.text,
             span=name.span,
             aux=boolean(options.get("aux")),
             after=tuple(self.after(options.get("after"))),
             cost=self.cost(options.get("cost")),
-            effects=tuple(
-                found
-                for item in (effects.items if isinstance(effects, ListNode) else ())
-                if isinstance(item, MapNode) and (found := self.effect(item, owner, indexed))
-            ),
+            effects=declared,
+            device=device,
             imports=imports,
             idle_while=idle_while,
             recorded=recorded,

@@ -67,7 +67,8 @@ def fork_of(spec: Spec, component: Component) -> Fork | None:
 @dataclass(frozen=True, slots=True)
 class Hazard:
     """Two effects that conflict; for CF502 ``other`` forks, for CF501 and CF504 between a
-    write and a read of the environment ``one`` writes.  ``child`` is the forked component.
+    write and a read of the environment ``one`` writes, for CF506 ``other`` has to come before.
+    ``child`` is the forked component.
     """
 
     code: str
@@ -114,4 +115,6 @@ def unborn(act: Act) -> bool:
     """Whether an early forked child may do this before the engine tells it what it is."""
     states = act.component.states
     place = act.component.position(act.state.name)
-    return all(state.aux for state in states[1 : place + 1])
+    process = act.component.process
+    own = {alias.state.state for alias in process.aliases} if process is not None else set()
+    return all(state.aux or state.name in own for state in states[1 : place + 1])

@@ -47,6 +47,10 @@ class Text:
                 return self._hold(one, other)
             case "CF504":
                 return self._late(one, other)
+            case "CF506":
+                return self._demand(one, other)
+            case "CF507":
+                return self._split(one, other)
         return _error(
             "CF505",
             f"{one.component.name} starts in {one.state.name!r}: nothing orders what it does there",
@@ -207,6 +211,41 @@ class Text:
             f"{reader.label} needs `after: {self._ref(writer, reader)}`, and the declared order is "
             f"the opposite: move the write to a transition before {reader.label}",
         )
+
+    def _demand(self, act: Act, demand: Act) -> Diagnostic:
+        """An interval that may be open before what demands to come first."""
+        device = f"the device {act.effect.value!r}"
+        if act.effect.value in (None, "device"):
+            device = "the device"
+        what = _OPEN[act.effect.kind].format(act.label, device)
+        where = self._process(demand.component)
+        message = (
+            f"{demand.label} has to come before {demand.effect.value} in {where}, and by then "
+        )
+        note = Note(_NOTE[act.effect.kind].format(device), act.effect.span)
+        help_ = f"move it before {act.label}: the declared order puts it later"
+        if act.key == demand.key:
+            help_ = "one transition's effects have no order: split it"
+        elif not self._leads(act.key, demand.key):
+            help_ = self._add([self._ref(demand, act)], act)
+        return _error("CF506", f"{message}{what}", demand.effect.span, [note], help_)
+
+    def _split(self, giver: Act, taker: Act) -> Diagnostic:
+        """A value that may not be there where it is taken."""
+        name = f"{taker.effect.value!r}"
+        message = f"{taker.label} takes {name}, which {giver.label} carries, "
+        one, two = self._process(giver.component), self._process(taker.component)
+        if one != two:
+            message += f"but {two} may not have it from {one}"
+            help_ = f"fork {taker.component.name} at {giver.label} or later, or let "
+            help_ += f"{taker.component.name} compute it itself"
+        else:
+            message += "but may do so before it is there"
+            help_ = f"carry it at a state before {taker.label}"
+            if giver.key != taker.key and not self._leads(taker.key, giver.key):
+                help_ = self._add([self._ref(giver, taker)], taker)
+        note = Note(f"{giver.label} carries it here", giver.effect.span)
+        return _error("CF507", message, taker.effect.span, [note], help_)
 
     # -- parts ---------------------------------------------------------------
 

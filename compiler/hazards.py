@@ -22,7 +22,9 @@ CF501  two accesses of one thing, one of them a write, that may run in parallel;
 CF502  a fork that may fall into an open interval of its process (``holds`` does not count);
 CF503  two ``holds`` of one thing that may overlap (``together``: of one component, only
        those of one replica);
-CF504  an environment key written after it was read; CF505  effects of an initial state.
+CF504  an environment key written after it was read; CF505  effects of an initial state;
+CF506  a transition that has to be ``before`` an interval of its process, and may not be;
+CF507  a value that is taken where it need not have been carried to.
 
 Order is what `ordering` proves for every count, so a spec without findings is safe for
 all of them.  Members of one merge group are one transition: it cannot conflict with
@@ -31,8 +33,7 @@ itself, but nothing inside it is ordered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement
 
 from cfac.compiler.diagnostics import Diagnostics
@@ -48,35 +49,13 @@ from cfac.compiler.effects import (
 )
 from cfac.compiler.graph import Graph, build
 from cfac.compiler.hazard_text import Text
-from cfac.compiler.merge import group_nodes, is_per_replica
-from cfac.compiler.model import Component, Ref, Spec
-from cfac.compiler.ordering import Given, Ordering, exclusive, given
+from cfac.compiler.hazard_view import SAME, Also, Pair, Rule, View
+from cfac.compiler.model import Ref, Spec
+from cfac.compiler.ordering import Given, exclusive, given
+from cfac.compiler.schedule import INTERVALS
 
-#: More pairs of listed replicas than this are not compared one by one.
-MAX_PAIRS = 10_000
 OPENS = ("starts_threads", "initializes", "openmp")
 ENV = "env:"
-
-#: The fields of an `Order`: replicas i = j, i < j, i > j.
-_SAME, _UP, _DOWN = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Replicas of two transitions: nodes of a view's graph, and which of their replicas."""
-
-    one: int
-    other: int
-    kind: int
-
-    def swapped(self) -> _Pair:
-        kind = {_SAME: _SAME, _UP: _DOWN, _DOWN: _UP}[self.kind]
-        return _Pair(self.other, self.one, kind)
-
-
-_Rule = Callable[["_View", _Pair], bool]
-#: Components that exist wherever two transitions can conflict.
-_Also = tuple[Component, ...]
 
 
 def check_hazards(
@@ -108,7 +87,7 @@ def find_hazards(spec: Spec, graph: Graph, dropped: list[Ref] | None = None) -> 
     search = _Search(spec, graph, dropped or [], [a for a in acts if a not in initial])
     found = [Hazard("CF505", act, act) for act in initial]
     found += [*search.accesses(), *search.environment(), *search.inherited()]
-    return [*found, *search.forks(), *search.holds()]
+    return [*found, *search.forks(), *search.holds(), *search.demands(), *search.splits()]
 
 
 class _Search:
@@ -117,22 +96,22 @@ class _Search:
     def __init__(self, spec: Spec, graph: Graph, dropped: list[Ref], acts: list[Act]) -> None:
         self.spec = spec
         self.acts = acts
-        self.views: list[_View] = []
+        self.views: list[View] = []
         # Listing replicas proves a little more; merging single replicas needs it.
         if not any(ref.index.kind == "at" for group in spec.merges for ref in group.of):
-            self.views.append(_View(spec, build(spec, exact=False).without(dropped)))
+            self.views.append(View(spec, build(spec, exact=False).without(dropped)))
         if not self.views or any(node.index is not None for node in graph.nodes):
-            self.views.append(_View(spec, graph))
+            self.views.append(View(spec, graph))
 
     def safe(
         self,
         one: Act,
         other: Act,
-        rule: _Rule,
+        rule: Rule,
         *,
         local: bool = False,
         parts: bool = False,
-        also: _Also = (),
+        also: Also = (),
     ) -> bool:
         """Whether ``rule`` holds for all replicas of both, wherever ``also`` exist too.
 
@@ -149,7 +128,7 @@ class _Search:
         for accesses in self._accesses(shared=True).values():
             for one, other in combinations_with_replacement(accesses, 2):
                 if "writes" in (one.effect.kind, other.effect.kind) and not self.safe(
-                    one, other, _View.apart(one, other)
+                    one, other, View.apart(one, other)
                 ):
                     yield Hazard("CF501", one, other)
 
@@ -163,7 +142,7 @@ class _Search:
                 if kinds == {"reads"}:
                     continue
                 if kinds == {"writes"}:
-                    if not self.safe(one, other, _View.apart(one, other), local=True):
+                    if not self.safe(one, other, View.apart(one, other), local=True):
                         yield Hazard("CF501", one, other)
                     continue
                 writer, reader = (one, other) if one.effect.kind == "writes" else (other, one)
@@ -199,7 +178,7 @@ class _Search:
         also = (reader.component,)
         if exclusive(writer.component, reader.component):
             return True
-        rule = _View.precedes(writer, fork.act, also)
+        rule = View.precedes(writer, fork.act, also)
         return fork.at_node and self.safe(writer, fork.act, rule, local=True, also=also)
 
     @staticmethod
@@ -211,7 +190,7 @@ class _Search:
     def _read_at_birth(self, writer: Act, accesses: list[Act]) -> Iterator[Hazard]:
         """CF504: a key that a forking parent had read when it forked the writer's process."""
         seen: set[str] = set()
-        also: _Also = (writer.component,)
+        also: Also = (writer.component,)
         fork = fork_of(self.spec, writer.component)
         while fork is not None and fork.child is not None and fork.child.name not in seen:
             seen.add(fork.child.name)
@@ -222,7 +201,7 @@ class _Search:
                     continue
 
                 def rule(
-                    view: _View, pair: _Pair, f: Fork = fork, r: Act = reader, a: _Also = also
+                    view: View, pair: Pair, f: Fork = fork, r: Act = reader, a: Also = also
                 ) -> bool:
                     return view.forked(f, r, pair, a)
 
@@ -233,12 +212,12 @@ class _Search:
     def _writes_own(self, writer: Act, reader: Act) -> bool:
         """Whether a process sets the key itself before it reads it."""
         return process_of(writer.component) == process_of(reader.component) and self.safe(
-            writer, reader, _View.precedes(writer, reader), local=True
+            writer, reader, View.precedes(writer, reader), local=True
         )
 
     def _written_first(self, writer: Act, reader: Act, *, local: bool) -> Iterator[Hazard]:
-        if not self.safe(writer, reader, _View.precedes(writer, reader), local=local):
-            late = self.safe(reader, writer, _View.precedes(reader, writer), local=local)
+        if not self.safe(writer, reader, View.precedes(writer, reader), local=local):
+            late = self.safe(reader, writer, View.precedes(reader, writer), local=local)
             yield Hazard("CF504" if late else "CF501", writer, reader)
 
     def forks(self) -> Iterator[Hazard]:
@@ -256,7 +235,7 @@ class _Search:
         """Whether the interval of ``act`` is over before ``fork``, or opens after it."""
         also = () if fork.child is None else (fork.child,)
 
-        def rule(view: _View, pair: _Pair) -> bool:
+        def rule(view: View, pair: Pair) -> bool:
             if view.forked(fork, act, pair, also):
                 return True
             return fork.at_node and view.ended(act, fork.act, pair, also, inclusive=bool(also))
@@ -271,13 +250,55 @@ class _Search:
         for acts in held.values():
             for one, other in combinations_with_replacement(acts, 2):
 
-                def rule(view: _View, pair: _Pair, one: Act = one, other: Act = other) -> bool:
-                    if pair.one == pair.other and pair.kind == _SAME:
+                def rule(view: View, pair: Pair, one: Act = one, other: Act = other) -> bool:
+                    if pair.one == pair.other and pair.kind == SAME:
                         return True  # one transition
                     return view.ended(one, other, pair) or view.ended(other, one, pair.swapped())
 
                 if not self.safe(one, other, rule, parts=_parts(one, other)):
                     yield Hazard("CF503", one, other)
+
+    def demands(self) -> Iterator[Hazard]:
+        """CF506."""
+        for one in (a for a in self.acts if a.effect.kind == "before"):
+            opens = INTERVALS[str(one.effect.value)]
+            for act in (a for a in self.acts if a.effect.kind == opens):
+                known = given(one.component, act.component)
+
+                def rule(view: View, pair: Pair, known: Given = known) -> bool:
+                    return view.before(pair, known)
+
+                same = process_of(act.component) == process_of(one.component)
+                if same and not self.safe(one, act, rule, local=True):
+                    yield Hazard("CF506", act, one)
+
+    def splits(self) -> Iterator[Hazard]:
+        """CF507: a value is known in its process, and in those forked from it once it is."""
+        for taker in (a for a in self.acts if a.effect.kind == "takes"):
+            for giver in (a for a in self.acts if a.effect.kind == "carries"):
+                if giver.effect.value == taker.effect.value and not self._reaches(giver, taker):
+                    yield Hazard("CF507", giver, taker)
+
+    def _reaches(self, giver: Act, taker: Act) -> bool:
+        """Whether what ``giver`` carries is there when ``taker`` begins."""
+        component = taker.component
+        also: Also = (taker.component,)
+        seen: set[str] = set()
+        while process_of(component) != process_of(giver.component):
+            fork = fork_of(self.spec, component)
+            if fork is None or component.name in seen:
+                return False
+            seen.add(component.name)
+            component, also = fork.act.component, (*also, fork.act.component)
+            if process_of(component) == process_of(giver.component):
+                rule = View.precedes(giver, fork.act, also)
+                return fork.at_node and self.safe(giver, fork.act, rule, local=True, also=also)
+        known = given(giver.component, taker.component)
+
+        def before(view: View, pair: Pair) -> bool:
+            return view.before(pair, known)
+
+        return self.safe(giver, taker, before, local=True)
 
     def _accesses(self, *, shared: bool) -> dict[str, list[Act]]:
         """Who reads and writes what; a transition that does both is taken to write."""
@@ -297,171 +318,3 @@ class _Search:
 def _parts(one: Act, other: Act) -> bool:
     """Whether replicas of different index hold different parts, and never conflict."""
     return one.component is other.component and one.effect.together and other.effect.together
-
-
-def _shifted(kind: int, offset: int) -> tuple[int, ...]:
-    """How ``i + offset`` may lie to ``j`` where ``kind`` tells how ``i`` does."""
-    if offset == 0:
-        return (kind,)
-    away = _UP if offset < 0 else _DOWN
-    return (away,) if kind in (_SAME, away) else (_SAME, _UP, _DOWN)
-
-
-class _View:
-    """One graph of the spec, and what is proven on it."""
-
-    def __init__(self, spec: Spec, graph: Graph) -> None:
-        self.spec = spec
-        self.graph = graph
-        self.ordering = Ordering(spec, graph)
-        grouping = group_nodes(spec, graph, Diagnostics())
-        self.groups = grouping.of
-        self.per_replica = [is_per_replica(group) for group in grouping.groups]
-
-    def every(self, one: Act, other: Act, rule: _Rule, *, own: bool) -> bool:
-        """Whether ``rule`` holds for all pairs of replicas; ``own``: of the same index."""
-        ones, others = self.graph.ids[one.key], self.graph.ids[other.key]
-        if len(ones) * len(others) > MAX_PAIRS:
-            return False
-        return all(
-            rule(self, _Pair(a, b, kind)) for a in ones for b in others for kind in
-            self._kinds(a, b, own=own)
-        )  # fmt: skip
-
-    def _kinds(self, one: int, other: int, *, own: bool) -> tuple[int, ...]:
-        """Which replicas of two nodes there are to compare."""
-        a, b = self.graph.nodes[one], self.graph.nodes[other]
-        if a.symbolic and b.symbolic and a.count == b.count:
-            return (_SAME,) if own or a.count == 1 else (_SAME, _UP, _DOWN)
-        if own and a.symbolic == b.symbolic and a.index != b.index:
-            return ()
-        return (_SAME,)
-
-    def together(self, pair: _Pair) -> bool:
-        """Whether both are the same transition: the same one, or merged into one."""
-        same = pair.kind == _SAME or not self.graph.nodes[pair.one].symbolic
-        return (pair.one == pair.other and same) or self._merged(pair)
-
-    def _merged(self, pair: _Pair) -> bool:
-        group = self.groups.get(pair.one)
-        if group is None or group != self.groups.get(pair.other):
-            return False
-        indices = (self.graph.nodes[n].index for n in (pair.one, pair.other))
-        return not self.per_replica[group] or (pair.kind == _SAME and len(set(indices)) == 1)
-
-    def before(self, pair: _Pair, known: Given) -> bool:
-        """Whether the first surely ends before the second begins."""
-        order = self.ordering.between(pair.one, pair.other, known)
-        return order[pair.kind] and not self.together(pair)
-
-    @staticmethod
-    def apart(one: Act, other: Act) -> _Rule:
-        """The rule that two transitions never run at the same time."""
-        known = given(one.component, other.component)
-
-        def rule(view: _View, pair: _Pair) -> bool:
-            if view.together(pair):
-                return True
-            return view.before(pair, known) or view.before(pair.swapped(), known)
-
-        return rule
-
-    @staticmethod
-    def precedes(one: Act, other: Act, also: _Also = ()) -> _Rule:
-        """The rule that the first comes before the second, or is the same."""
-        known = given(one.component, other.component, *also)
-
-        def rule(view: _View, pair: _Pair) -> bool:
-            return view.together(pair) or view.before(pair, known)
-
-        return rule
-
-    def forked(self, fork: Fork, act: Act, pair: _Pair, also: _Also) -> bool:
-        """Whether ``fork`` is surely over before ``act`` begins; ``pair``: act, fork's proxy."""
-        parent, child = fork.act.component, fork.child
-        known = given(act.component, parent, *also)
-        if child is None:
-            return self.before(pair.swapped(), known)
-        place = parent.position(fork.act.state.name) + 1
-        if fork.early and place < len(parent.states):
-            row = self.graph.ids[fork.proxy.key].index(pair.other)
-            node = self.graph.ids[parent.name, parent.states[place].name][row]
-            goes_on = _Pair(node, pair.one, pair.swapped().kind)
-            if node == pair.one and pair.kind == _SAME and not self._merged(pair):
-                return True
-            if self.before(goes_on, known):
-                return True
-        if len(child.states) < 2:
-            return False
-        return all(self.before(born, known) for born in self._born(fork, child, pair))
-
-    def _born(self, fork: Fork, child: Component, pair: _Pair) -> Iterator[_Pair]:
-        """First transitions of what the forking replica makes, each beside the pair's act.
-
-        A replicated parent forks the child of its own index (docs/spec.md, Forks), a
-        single one all of them.
-        """
-        forking = self.graph.nodes[pair.other]
-        births = self.graph.ids[child.name, child.states[1].name]
-        kinds: tuple[int, ...] = (_SAME, _UP, _DOWN)
-        if fork.act.component.replicas is not None and births:
-            symbolic = self.graph.nodes[births[0]].symbolic
-            if symbolic and forking.symbolic:
-                kinds = (pair.swapped().kind,)
-            elif not symbolic and forking.index is not None:
-                births = births[forking.index : forking.index + 1]
-        return (_Pair(born, pair.one, kind) for born in births for kind in kinds)
-
-    def ended(
-        self, act: Act, other: Act, pair: _Pair, also: _Also = (), *, inclusive: bool = False
-    ) -> bool:
-        """Whether the interval that ``act`` opens is surely closed before ``other`` begins.
-
-        ``inclusive``: before it ends.
-        """
-
-        def over(pair: _Pair, known: Given) -> bool:
-            return self.before(pair, known) or (inclusive and self.together(pair))
-
-        present = act.component, other.component, *also
-        known = given(*present)
-        if act.effect.until is None or not over(pair, known):
-            return False
-        ends = self._ends(act.effect.until, pair.one)
-        if ends is None:
-            return False
-        component = self.spec.components[act.effect.until.component]
-        if any(exclusive(component, one) for one in present):
-            return True  # where it is absent, the interval ends with its transition
-        known = given(component, *present)
-        for end, shift in ends:
-            kinds = (_SAME, _UP, _DOWN) if shift is None else _shifted(pair.kind, shift)
-            if not all(over(_Pair(end, pair.other, kind), known) for kind in kinds):
-                return False
-        return True
-
-    def _ends(self, until: Ref, opener: int) -> list[tuple[int, int | None]] | None:
-        """The nodes that end an interval, all replicas of them or only the one so far off.
-
-        None if it never ends: an initial state is no end.
-        """
-        ids = self.graph.ids.get((until.component, until.state))
-        if ids is None:
-            return None
-        node = self.graph.nodes[opener]
-        every: list[tuple[int, int | None]] = [(end, None) for end in ids]
-        if not ids or until.index.kind in ("none", "all"):
-            return every
-        first, value = self.graph.nodes[ids[0]], until.index.value
-        if until.index.kind == "offset" and isinstance(value, int):
-            if node.symbolic and first.symbolic and node.count == first.count:
-                return [(ids[0], value)]
-            places = [node.index + value] if node.index is not None else None
-        elif until.index.kind == "at" and isinstance(value, int):
-            places = [value]
-        else:
-            layout = self.spec.layouts.get((node.component, str(value)))
-            places = list(layout.lists[node.index]) if layout and node.index is not None else None
-        if places is None or first.symbolic:
-            return every
-        return [every[place] for place in places if 0 <= place < len(every)]

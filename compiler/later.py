@@ -6,8 +6,6 @@ from cfac.compiler.diagnostics import Diagnostics, Span
 from cfac.compiler.yamlpos import MapNode
 
 _LATER = {
-    "state": ("carries", "takes", "before"),
-    "process": ("aliases",),
     "spec": ("exports",),
 }
 

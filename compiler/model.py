@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cfac.compiler.layouts.chunkmap import ChunkMap
 
 IndexKind = Literal["none", "all", "offset", "at", "layout"]
-SiteKind = Literal["publish", "wait", "begin", "stop", "start", "context"]
+SiteKind = Literal["publish", "wait", "begin", "take", "stop", "start", "context"]
 #: Sites of a component's process, not of one of its transitions.
 PROCESS_KINDS: tuple[SiteKind, ...] = ("stop", "start", "context")
 #: How a process begins before the engine starts it.
@@ -85,6 +85,8 @@ class Dependency:
 class Effect:
     """What a transition does beside its state (checked by the hazard pass).
 
+    ``before`` is no deed but a demand: it is over when its process opens what ``value`` names.
+    ``carries`` and ``takes`` are the two sides of a split.
     ``together``, of ``holds``: the component's replicas hold it as one, each its part.
     """
 
@@ -96,13 +98,26 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """The device that a process opens for itself: the one of its replica's index.
+
+    ``kind`` is cuda or xpu, or ``module:attribute`` of the engine that tells it at run time.
+    """
+
+    kind: str
+    when: Condition | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A state, and with it the transition that enters it.
 
     ``imports`` are the modules that an auxiliary state imports before it is published.
     With ``idle_while`` that happens while the component waits, for that transition.
     ``recorded`` is where the spec asks for recorded modules; they are the slice
-    ``recorded_part`` of ``imports``.
+    ``recorded_part`` of ``imports``, recorded with a torch that was built for
+    ``recorded_torch`` (None: without one).  ``device`` is opened after the imports.
     """
 
     name: str
@@ -115,6 +130,13 @@ class State:
     idle_while: Ref | None = None
     recorded: Span | None = None
     recorded_part: tuple[int, int] | None = None
+    recorded_torch: str | None = None
+    device: Device | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether the state does work of its own."""
+        return bool(self.imports) or self.device is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +180,14 @@ class ProcessName:
 
 
 @dataclass(frozen=True, slots=True)
+class Alias:
+    """A stock state that a forked child has by birth, and its parent's that it stands for."""
+
+    state: Ref
+    of: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """How a component's process comes to be.
 
@@ -178,6 +208,7 @@ class Process:
     start: tuple[Site, ...] = ()
     context: tuple[Site, ...] = ()
     names: tuple[ProcessName, ...] = ()
+    aliases: tuple[Alias, ...] = ()
 
     def of(self, kind: SiteKind) -> tuple[Site, ...]:
         """The sites of one kind; none for the kinds of a transition."""
@@ -191,6 +222,7 @@ class Policy:
     gc: Literal["frozen"]
     until: Ref
     span: Span
+    when: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Resolver:
         effects = tuple(effect for effect in state.effects if self.effect(component, effect))
         meanwhile = state.idle_while
         if not check_work(self.root, component, state, initial, self.diagnostics):
-            state = replace(state, imports=(), idle_while=None)
+            state = replace(state, imports=(), idle_while=None, device=None)
         elif meanwhile is not None and not self.dependency(component, state, Dependency(meanwhile)):
             state = replace(state, idle_while=None)
         return replace(state, after=after, effects=effects)

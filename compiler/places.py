@@ -43,13 +43,15 @@ def state_options(root: MapNode, component: str, state: str) -> MapNode | None:
 def may_wait(root: MapNode, component: str, state: str) -> bool:
     """Whether a state's options have an ``after``, or a key that might be one misspelt."""
     options = state_options(root, component, state)
-    known = ("aux", "cost", "effects", "does", "idle")
+    known = ("aux", "cost", "effects", "does", "idle", "before", "carries", "takes")
     return options is not None and any(key.text not in known for key, _ in options.entries)
 
 
 def each_when(spec: Spec) -> Iterator[Test]:
     """Every test of every condition in a spec."""
     conditions = [component.when for component in spec.components.values()]
+    conditions += [c.policy.when for c in spec.components.values() if c.policy is not None]
+    conditions += [state.device.when for _, state in spec.transitions() if state.device]
     conditions += [site.when for binding in spec.bindings for site in binding.sites]
     for component in spec.components.values():
         if component.process is not None:

@@ -21,6 +21,7 @@ from cfac.compiler.model import (
     Binding,
     Component,
     Condition,
+    Device,
     Process,
     Ref,
     Refined,
@@ -30,6 +31,7 @@ from cfac.compiler.model import (
     Test,
 )
 from cfac.compiler.schedule_checks import birth_prefix
+from cfac.compiler.split import SIDES
 
 PLAN_VERSION = 1
 _string = json.encoder.encode_basestring_ascii
@@ -129,6 +131,7 @@ def calls_of(sites: Iterable[Site]) -> dict[str, list[Site]]:
     of = {kind: [s for s in found if s.kind == kind] for kind in ("publish", "wait", "begin")}
     around = [site for site in of["publish"] if site.at == "around"]
     of["begin"] = [*of["begin"], *of["wait"], *around]
+    of["take"] = [site for site in found if site.kind == "take"]
     of["exit"] = [site for site in sites if site.at == "process_exit"]
     return of
 
@@ -175,7 +178,12 @@ def _process(spec: Spec, process: Process) -> dict[str, Any]:
         "strategy": _strategy(spec, process),
         "start": bool(process.start),
         "context": bool(process.context),
+        **({"aliases": _aliases(process)} if process.aliases else {}),
     }
+
+
+def _aliases(process: Process) -> dict[str, list[str]]:
+    return {a.state.state: [a.of.component, a.of.state] for a in process.aliases}
 
 
 def _component(spec: Spec, component: Component, version: VersionTest) -> dict[str, Any]:
@@ -186,11 +194,18 @@ def _component(spec: Spec, component: Component, version: VersionTest) -> dict[s
         "replicas": component.replicas,
         "when": _condition(component.when, version),
         "process": process and _process(spec, process),
-        "policy": policy and {"gc": policy.gc, "until": policy.until.state},
+        "policy": policy
+        and {
+            "gc": policy.gc,
+            "until": policy.until.state,
+            **({"when": _condition(policy.when, version)} if policy.when else {}),
+        },
     }
 
 
-def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[str, Any]:
+def _transition(
+    state: State, binding: Binding | None, version: VersionTest, *, birth: bool
+) -> dict[str, Any]:
     sites = binding.sites if binding else ()
     around = any(site.at == "around" for site in sites)  # begin before, publish after
     return {
@@ -207,7 +222,14 @@ def _transition(state: State, binding: Binding | None, *, birth: bool) -> dict[s
         "idle": state.idle_while is not None,
         "birth": birth,
         **({"recorded": list(state.recorded_part)} if state.recorded_part else {}),
+        **({"recorded_torch": state.recorded_torch} if state.recorded_torch else {}),
+        **{effect.kind: effect.value for effect in state.effects if effect.kind in SIDES},
+        **({"device": _device(state.device, version)} if state.device else {}),
     }
+
+
+def _device(device: Device, version: VersionTest) -> dict[str, Any]:
+    return {"kind": device.kind, "when": _condition(device.when, version) or []}
 
 
 def _deferred_outside(spec: Spec, package: str) -> dict[str, list[list[str]]]:
@@ -293,7 +315,7 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
         "components": {c.name: _component(spec, c, version) for c in spec.components.values()},
         "transitions": {
             f"{component.name}.{state.name}": _transition(
-                state, bindings.get((component.name, state.name)), birth=state in births
+                state, bindings.get((component.name, state.name)), version, birth=state in births
             )
             for component in spec.components.values()
             for births in [birth_prefix(spec, component)]

@@ -96,6 +96,7 @@ def from_run(history: History, *, until: int | None = None) -> Recording:
         version=_version(history),
         runs=1,
         components={name: common(replicas) for name, replicas in components.items()},
+        torch=next((e["torch"] for e in history.of("interpreter") if e.get("torch")), None),
     )
 
 

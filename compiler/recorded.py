@@ -97,7 +97,10 @@ class _Filler:
                 help="all of it is imported before: remove the state",
             )
             return state
-        return replace(state, imports=imports, recorded_part=(at, at + len(names)))
+        recording = self.recording(state)
+        torch = recording.torch if recording is not None else None
+        part = at, at + len(names)
+        return replace(state, imports=imports, recorded_part=part, recorded_torch=torch)
 
     def before(
         self,

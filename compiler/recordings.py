@@ -40,12 +40,15 @@ class Recording:
     """The imports of recorded starts; ``intervals`` of a component are in order of time.
 
     ``engine`` is the package, ``version`` its public version, None where it is not known.
+    ``torch`` is what the torch of the recorded start was built for (cpu, cuda, hip, xpu), None
+    where there was none: modules for one of them may break an engine on another.
     """
 
     engine: str
     version: str | None
     runs: int
     components: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    torch: str | None = None
 
     def modules(self, component: str) -> dict[str, str | None]:
         """Every module of a component with its importer, in order."""
@@ -60,7 +63,8 @@ def merged(one: Recording, other: Recording) -> Recording:
         own = components.get(name)
         components[name] = _common(own, intervals) if own is not None else intervals
     runs = one.runs + other.runs
-    return Recording(one.engine, one.version or other.version, runs, components)
+    torch = one.torch or other.torch
+    return Recording(one.engine, one.version or other.version, runs, components, torch)
 
 
 def _common(one: tuple[Interval, ...], other: tuple[Interval, ...]) -> tuple[Interval, ...]:
@@ -152,7 +156,11 @@ def render(recording: Recording) -> str:
             ]
             for name, intervals in sorted(recording.components.items())
         },
-        "engine": {"package": recording.engine, "version": recording.version},
+        "engine": {
+            "package": recording.engine,
+            **({"torch": recording.torch} if recording.torch else {}),
+            "version": recording.version,
+        },
         "kind": "Imports",
         "runs": recording.runs,
     }
@@ -184,7 +192,8 @@ def parse(text: str) -> Recording:
             name: tuple(Interval(i["until"], _nested(i["modules"])) for i in intervals)
             for name, intervals in data["components"].items()
         }
-        return Recording(engine["package"], engine["version"], int(data["runs"]), components)
+        runs, torch = int(data["runs"]), engine.get("torch")
+        return Recording(engine["package"], engine["version"], runs, components, torch)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is damaged ({type(error).__name__}: {error})") from error
 

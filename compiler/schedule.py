@@ -5,24 +5,42 @@ The shape is already checked; what has the wrong one is left out without a messa
 
 from __future__ import annotations
 
+import re
+
+from cfac.compiler.aliases import build_aliases
 from cfac.compiler.bindings import build_site
 from cfac.compiler.conditions import build_condition
-from cfac.compiler.diagnostics import Diagnostics, Span
-from cfac.compiler.later import refuse_later
-from cfac.compiler.model import BIRTHS, Policy, Process, ProcessName, Ref, Site, SiteKind, Strategy
+from cfac.compiler.diagnostics import Diagnostics, Span, did_you_mean
+from cfac.compiler.model import (
+    BIRTHS,
+    Device,
+    Effect,
+    Policy,
+    Process,
+    ProcessName,
+    Ref,
+    Site,
+    SiteKind,
+    Strategy,
+)
 from cfac.compiler.nodes import items, text, text_node, texts
 from cfac.compiler.recorded import WORD
 from cfac.compiler.recordings import MODULE
 from cfac.compiler.refs import own_ref, parse_ref
 from cfac.compiler.yamlpos import MapNode, Node, ScalarNode
 
+#: What a state can be ``before`` -> the kind of effect that opens it.
+INTERVALS = {"openmp": "openmp", "threads": "starts_threads", "device": "initializes"}
+#: Devices that the runtime can open.
+DEVICES = ("cuda", "xpu")
+_DEVICE = re.compile(rf"{MODULE.pattern}:{MODULE.pattern}")
 
-def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
+
+def build_process(body: MapNode, owner: str, diagnostics: Diagnostics) -> Process | None:
     """The ``process`` of a component."""
     node, key = body.get("process"), body.key("process")
     if not isinstance(node, MapNode) or key is None:
         return None
-    refuse_later(node, "process", diagnostics)
     spawned_by = text_node(node.get("spawned_by"))
     names = _names(node.get("name"), diagnostics)
 
@@ -42,6 +60,7 @@ def build_process(body: MapNode, diagnostics: Diagnostics) -> Process | None:
         start=sites("start"),
         context=sites("context"),
         names=names,
+        aliases=build_aliases(node, owner, diagnostics),
     )
 
 
@@ -115,6 +134,44 @@ def build_work(
     )
 
 
+def build_before(node: Node | None, diagnostics: Diagnostics) -> tuple[Effect, ...]:
+    """The intervals of its process that a state's ``before`` demands to open later."""
+    found: list[Effect] = []
+    for word in texts(node):
+        if word.text in INTERVALS:
+            found.append(Effect("before", word.text, None, word.span))
+        else:
+            message = f"{word.text!r} is no interval of a process"
+            known = ", ".join(INTERVALS)
+            hint = did_you_mean(word.text, INTERVALS) or f"write one of {known}"
+            diagnostics.error("CF109", message, word.span, help=hint)
+    return tuple(found)
+
+
+def build_device(options: MapNode, diagnostics: Diagnostics) -> Device | None:
+    """The device that a state's ``does`` opens."""
+    does = options.get("does")
+    if not isinstance(does, MapNode):
+        return None
+    node, key = does.get("device"), does.key("device")
+    if key is None:
+        if does.get("import") is None and not does.entries:
+            hint = "write import: and modules, or device: and its kind"
+            diagnostics.error("CF108", "'does' says nothing to do", does.span, help=hint)
+        return None
+    kind = text_node(node.get("kind") if isinstance(node, MapNode) else node)
+    if kind is None:
+        return None
+    if kind.text not in DEVICES and not _DEVICE.fullmatch(kind.text):
+        message = f"{kind.text!r} is no kind of device"
+        hint = f"write {' or '.join(DEVICES)}, or module:attribute, as in "
+        hint += "vllm.platforms:current_platform.device_type"
+        diagnostics.error("CF109", message, kind.span, help=hint)
+        return None
+    when = build_condition(node.get("when"), diagnostics) if isinstance(node, MapNode) else None
+    return Device(kind.text, when, key.span)
+
+
 def _modules(node: Node | None, diagnostics: Diagnostics) -> tuple[str, ...]:
     found = texts(node)
     if node is not None and not found and not isinstance(node, ScalarNode):
@@ -138,4 +195,4 @@ def build_policy(
     until = own_ref(end, owner, indexed, diagnostics) if end is not None else None
     if until is None or text(node.get("gc")) != "frozen":
         return None
-    return Policy("frozen", until, key.span)
+    return Policy("frozen", until, key.span, build_condition(node.get("when"), diagnostics))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cfac.compiler.aliases import check_aliases, inherited
 from cfac.compiler.diagnostics import Diagnostics, Note, Span
 from cfac.compiler.graph import Graph
 from cfac.compiler.model import Component, Index, Process, Ref, Spec, State
@@ -28,10 +29,10 @@ def check_process(
         _check_bare(spec, root, component, process, out)
     good = at is None or (resolve(at, component) and _check_parent(spec, root, component, at, out))
     _check_places(spec, root, component, process, out)
-    if good:
-        return component
-    strategy = replace(process.strategy, at=None)
-    return replace(component, process=replace(process, strategy=strategy))
+    if not good:
+        process = replace(process, strategy=replace(process.strategy, at=None))
+        component = replace(component, process=process)
+    return check_aliases(spec, component, process, resolve, out)
 
 
 def _check_bare(
@@ -219,7 +220,7 @@ def check_work(
     root: MapNode, component: Component, state: State, initial: bool, out: Diagnostics
 ) -> bool:
     """Only auxiliary states that are entered do work; whether it may stay."""
-    if not state.imports:
+    if not state.works:
         return True
     word = "does" if state.idle_while is None else "idle"
     span = _option(root, component, state, word)
@@ -282,11 +283,18 @@ def birth_prefix(spec: Spec, component: Component) -> tuple[State, ...]:
     bound = {b.ref.state for b in spec.bindings if b.ref.component == component.name}
     found: list[State] = []
     for state in component.states[1:]:
-        does = state.aux and state.imports and state.idle_while is None
+        does = state.aux and state.works and state.idle_while is None
         if not does or state.after or state.name in bound:
             break
         found.append(state)
     return tuple(found)
+
+
+def born_with(spec: Spec, component: Component) -> tuple[State, ...]:
+    """The states that a child has before the engine comes to start it."""
+    process = component.process
+    early = process is not None and process.start
+    return (*birth_prefix(spec, component), *(inherited(component) if early else ()))
 
 
 def check_idle(spec: Spec, graph: Graph, out: Diagnostics) -> None:

@@ -12,55 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag
 
-from cfac.compiler.refs import NAME_PATTERN, REF_PATTERN
+from cfac.compiler.refs import NAME_PATTERN
 from cfac.compiler.schema_base import ABSENT, Name, Strict
 from cfac.compiler.schema_base import by_shape as _by_shape
 from cfac.compiler.schema_refine import RefineModel
+from cfac.compiler.schema_values import RefText, ScalarValue, Text, Texts, When
 
 SCHEMA_ID = "https://cfac.dev/schema/cfac-v1.schema.json"
 NOT_BUILT = "Known, not built yet: comes with the schedule constructs."
-
-
-RefText = Annotated[
-    str,
-    Field(
-        description="A reference: core.Ready, worker.*.Ready, worker[i-1].Ready, worker[0].Ready "
-        "or chunk[self.relation].Ready.",
-        json_schema_extra={"pattern": REF_PATTERN},
-    ),
-]
-_Text = Annotated[str, Tag("<text>")]
-_TextList = Annotated[list[str], Tag("<list>")]
-Texts = Annotated[_Text | _TextList, _by_shape("text, or a list of texts")]
-ScalarValue = Annotated[
-    Annotated[str, Tag("<text>")]
-    | Annotated[int | float, Tag("<number>")]
-    | Annotated[bool, Tag("<boolean>")]
-    | Annotated[None, Tag("<nothing>")],
-    _by_shape("text, a number or a boolean"),
-]
-
-
-class WhenModel(Strict):
-    """A condition on a parameter, the engine version or the platform; all parts must hold."""
-
-    param: Name = Field(default=ABSENT, description="The parameter to test.")
-    version: str = Field(
-        default=ABSENT, description="Version specifier the engine must match, as in '>=0.32'."
-    )
-    platform: Texts = Field(default=ABSENT, description="Platform name, or a list of them.")
-    is_: ScalarValue = Field(default=ABSENT, alias="is", description="The value it must have.")
-    not_: ScalarValue = Field(default=ABSENT, alias="not", description="A value it must not have.")
-    in_: list[ScalarValue] = Field(default=ABSENT, alias="in", description="One of these values.")
-    above: int | float = Field(default=ABSENT, description="It must be greater than this.")
-    below: int | float = Field(default=ABSENT, description="It must be less than this.")
-    matches: str = Field(default=ABSENT, description="A regular expression for the whole value.")
-
-
-When = Annotated[
-    Annotated[WhenModel, Tag("<mapping>")] | Annotated[list[WhenModel], Tag("<list>")],
-    _by_shape("a condition such as {param: executor, is: mp}"),
-]
 
 
 class SourceModel(Strict):
@@ -139,13 +98,40 @@ class EffectModel(Strict):
     forks: Literal[True] = Field(default=ABSENT, description="It forks the process.")
 
 
+_Interval = Annotated[str, Field(json_schema_extra={"enum": ["openmp", "threads", "device"]})]
+Before = Annotated[
+    Annotated[_Interval, Tag("<text>")] | Annotated[list[_Interval], Tag("<list>")],
+    _by_shape("openmp, threads or device, or a list of them"),
+]
+
 _MODULES = "The modules to import, in order. 'recorded': those of a recorded start."
 
 
-class DoesModel(Strict):
-    """What a component does to reach an auxiliary state."""
+class DeviceModel(Strict):
+    """The device that a process opens: that of its own number."""
 
-    import_: Texts = Field(alias="import", description=_MODULES)
+    kind: str = Field(
+        description="cuda, xpu, or module:attribute of the engine, whose value names the kind; "
+        "for any other value nothing is opened."
+    )
+    when: When = Field(
+        default=ABSENT, description="Only where this holds, as known when it is opened."
+    )
+
+
+Device = Annotated[
+    Annotated[DeviceModel, Tag("<mapping>")] | Text,
+    _by_shape("cuda, or {kind: module:attribute, when: ...}"),
+]
+
+
+class DoesModel(Strict):
+    """What a component does to reach an auxiliary state; at least one of the two."""
+
+    import_: Texts = Field(default=ABSENT, alias="import", description=_MODULES)
+    device: Device = Field(
+        default=ABSENT, description="Then its process opens its device, for ever."
+    )
 
 
 class IdleModel(Strict):
@@ -171,15 +157,23 @@ class StateModel(Strict):
         _by_shape("a duration such as 1.5s, 20ms, or a number of seconds"),
     ] = Field(default=ABSENT, description="How long it takes: 1.5s, 20ms, or seconds.")
     effects: list[EffectModel] = Field(default=ABSENT, description="What it does beside its state.")
-    carries: Any = Field(default=ABSENT, description=NOT_BUILT)
-    takes: Any = Field(default=ABSENT, description=NOT_BUILT)
+    carries: Name = Field(
+        default=ABSENT, description="A value that is computed here, for a later state to take."
+    )
+    takes: Name = Field(
+        default=ABSENT, description="A value that an earlier state carries: not computed again."
+    )
     does: DoesModel = Field(
         default=ABSENT, description="Work of an auxiliary state, done before it is published."
     )
     idle: IdleModel = Field(
         default=ABSENT, description="Work of an auxiliary state, done while the component waits."
     )
-    before: Any = Field(default=ABSENT, description=NOT_BUILT)
+    before: Before = Field(
+        default=ABSENT,
+        description="It must be over before its process opens an OpenMP pool, starts threads, or "
+        "initializes a device.",
+    )
 
 
 _Options = Annotated[
@@ -219,7 +213,7 @@ class ProcessNameModel(Strict):
 
 
 ProcessNames = Annotated[
-    _Text | Annotated[list[ProcessNameModel], Field(min_length=1), Tag("<list>")],
+    Text | Annotated[list[ProcessNameModel], Field(min_length=1), Tag("<list>")],
     _by_shape("a process's name, or a list of {is: NAME, when: {version: ...}}"),
 ]
 
@@ -253,7 +247,11 @@ class ProcessModel(Strict):
         description="Of a fork: callees that return the multiprocessing context. The child is "
         "forked where the engine starts it.",
     )
-    aliases: Any = Field(default=ABSENT, description=NOT_BUILT)
+    aliases: dict[str, RefText] = Field(
+        default=ABSENT,
+        description="Of a fork: stock states that the child has by birth, as "
+        "core.Constructed: frontend.CommonImported.",
+    )
 
 
 class PolicyModel(Strict):
@@ -263,6 +261,9 @@ class PolicyModel(Strict):
         description="frozen: the garbage collector is off, and the heap is frozen before a fork."
     )
     until: str = Field(description="The state of the same component that ends it.")
+    when: When = Field(
+        default=ABSENT, description="It holds only where this does, as known when it would begin."
+    )
 
 
 class ComponentModel(Strict):
@@ -320,6 +321,9 @@ class BindingModel(Strict):
     begin: Sites = Field(default=ABSENT, description="Where the transition begins.")
     wait: Sites = Field(default=ABSENT, description="Where it waits for its dependencies.")
     publish: Sites = Field(default=ABSENT, description="Where it has been reached.")
+    take: Sites = Field(
+        default=ABSENT, description="The callee that is given what the state takes, not called."
+    )
     index: str = Field(default=ABSENT, description="Python expression: the replica, at every site.")
     value: str = Field(default=ABSENT, description="Python expression: the value to publish.")
     run: str = Field(default=ABSENT, description="A Python callable, module:qualname (cfac run).")

@@ -125,12 +125,15 @@ def _components(spec: Spec) -> Iterator[Fact]:
             at = f" at {strategy.at}" if strategy.at else ""
             parts.append(f"process {process.name or '-'} of {process.spawned_by or 'none'}")
             parts.append(f"strategy {strategy.kind}{at}")
+            parts += [f"{alias.state} as {alias.of}" for alias in process.aliases]
         if component.policy is not None:
-            parts.append(f"gc {component.policy.gc} until {component.policy.until}")
+            policy = component.policy
+            text = f"gc {policy.gc} until {policy.until}"
+            parts.append(f"{text} when {condition(policy.when)}" if policy.when else text)
         yield Fact("component", name, "; ".join(parts), component.span)
         for state in component.states:
             full = f"{name}.{state.name}"
-            skipped = {"name", "after", "recorded", "recorded_part"}
+            skipped = {"name", "after", "recorded", "recorded_part", "recorded_torch"}
             said = plain(state, skipped)
             yield Fact("state", full, said or "stock", state.span)
             for dependency in state.after:

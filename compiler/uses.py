@@ -6,6 +6,7 @@ from cfac.compiler.diagnostics import Diagnostics, Note
 from cfac.compiler.model import Binding, Component, Ref, Spec, State
 from cfac.compiler.places import each_when, is_written, may_wait
 from cfac.compiler.schedule_checks import birth_prefix, is_bound
+from cfac.compiler.split import check_split
 from cfac.compiler.yamlpos import MapNode
 
 _Key = tuple[str, str]
@@ -22,6 +23,7 @@ def check_bindings(
     bound = {(b.ref.component, b.ref.state): b for b in spec.bindings}
     merged = {(ref.component, ref.state) for group in spec.merges for ref in group.of}
     _one_style(spec, diagnostics)
+    check_split(spec, is_bound(spec, root), diagnostics)
     for component in spec.components.values():
         births = birth_prefix(spec, component)
         for number, state in enumerate(component.states):
@@ -71,7 +73,7 @@ def _check_binding(
             help="declare what it waits for, or remove the 'wait'",
         )
     for site in binding.of("publish"):
-        if site.at == "process_exit" and state.imports:
+        if site.at == "process_exit" and state.works:
             diagnostics.error(
                 "CF224",
                 f"{binding.ref} is its process's end: nothing can be done there",
@@ -136,7 +138,7 @@ def check_unused(spec: Spec, diagnostics: Diagnostics) -> None:
     wanted |= {(binding.ref.component, binding.ref.state) for binding in spec.bindings}
     for component, state in spec.transitions():
         key: _Key = (component.name, state.name)
-        if state.aux and key not in wanted and not state.effects and not state.imports:
+        if state.aux and key not in wanted and not state.effects and not state.works:
             diagnostics.warning(
                 "CF214",
                 f"the auxiliary state {component.name}.{state.name} is not used: "

@@ -63,9 +63,10 @@ class Hooks:
         self._deferred_outside = False
         self.schedule = Schedule(self)
         self.recording = _recording(plan) if os.environ.get("CFAC_RECORD") else None
-        #: what the generated calls name: the schedule's two
+        #: what the generated calls name: the schedule's
         self.start = self.schedule.start
         self.context = self.schedule.context
+        self.take = self.schedule.take
         os.register_at_fork(after_in_child=self._forked)
 
     # -- the four calls -----------------------------------------------------------
@@ -84,7 +85,7 @@ class Hooks:
         """
         stamp = time.monotonic_ns()
         with self._quietly(name):
-            if not self._applies(name, "publish", when):
+            if name in self.schedule.inherited or not self.applies(name, "publish", when):
                 return
             self._begin_run_at(name)
             place = self._place(name, index, stamp)
@@ -92,7 +93,11 @@ class Hooks:
                 return
             if self.recording is not None:
                 self.recording.published(place, self.plan.states(place.component)[-1])
-            if self.schedule.imports(name) or self.delays:
+            carried = self.plan.transition(place.component, place.state).get("carries")
+            if carried is not None:
+                self.schedule.carry(carried, name, value)
+                value = None
+            if self.schedule.work(name, place.index) or self.delays or carried is not None:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
             message = {"op": "set", "c": place.label, "s": place.state}
@@ -130,7 +135,7 @@ class Hooks:
     def begin(self, name: str, index: _Lazy = None, when: int | None = None) -> None:
         """The transition ``name`` begins here (after a wait of the engine's own)."""
         with self._quietly(name):
-            if not self._applies(name, "begin", when):
+            if name in self.schedule.inherited or not self.applies(name, "begin", when):
                 return
             place = self._place(name, index)
             if place is not None:
@@ -145,7 +150,7 @@ class Hooks:
             return None
         place = None
         with self._quietly(name):
-            place = self._place(name, index) if self._applies(name, "wait", when) else None
+            place = self._place(name, index) if self.applies(name, "wait", when) else None
         if place is None:
             return None
         place.record("wait")
@@ -235,7 +240,7 @@ class Hooks:
         component, _, state = name.partition(".")
         return component in self._roots and state == self.plan.states(component)[0]
 
-    def _applies(self, name: str, kind: str, number: int | None) -> bool:
+    def applies(self, name: str, kind: str, number: int | None) -> bool:
         """Whether a site's condition holds, by what is known of this start's parameters."""
         if number is None:
             return True
@@ -398,6 +403,8 @@ class Hooks:
                 with self._quietly("the CPU binding"):
                     self.schedule.born(component)
                 self.publish(f"{component}.{entry['states'][0]}")
+                with self._quietly(f"what {component} inherits"):
+                    self.schedule.born_by_context(component)
 
 
 def _recording(plan: Plan) -> Recording | None:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable
-from multiprocessing import get_context
+from multiprocessing import get_context, spawn
 from multiprocessing.context import ForkProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any
 
+from cfac.runtime import device
 from cfac.runtime.adopt import Surroundings, apply
 
 
@@ -38,13 +38,7 @@ def objection() -> str | None:
         return f"{others} other Python thread(s) live at the fork: {', '.join(names)[:200]}"
     if threading.current_thread() is not threading.main_thread():
         return "the fork would happen in a thread"
-    torch = sys.modules.get("torch")
-    for name in ("cuda", "xpu"):
-        device = getattr(torch, name, None)
-        initialized = getattr(device, "is_initialized", None)
-        if initialized is not None and initialized():
-            return f"the device is initialised ({name})"
-    return None
+    return device.in_use()
 
 
 class Forked(ForkProcess):
@@ -55,6 +49,7 @@ class Forked(ForkProcess):
     """
 
     _surroundings: Surroundings
+    _executable: Any
     _orders: Any
     _adopted: Callable[[], Any]
     _options: dict[str, Any]
@@ -69,6 +64,7 @@ class Forked(ForkProcess):
         here, there = get_context("fork").Pipe()
         child = cls(target=_await_orders, args=(there, here, before, adopted), name=name)
         child._surroundings = Surroundings.now()
+        child._executable = spawn.get_executable()
         ForkProcess.start(child)
         there.close()
         child._orders = here
@@ -88,6 +84,8 @@ class Forked(ForkProcess):
         try:
             if not self.is_alive():
                 raise ChildProcessError(f"the child ended with exit code {self.exitcode}")
+            if spawn.get_executable() != self._executable:  # as to bind it to a NUMA node
+                raise ValueError(f"it runs {os.fsdecode(spawn.get_executable())!r}")
             orders = {
                 "target": self._options["target"],
                 "args": self._options.get("args", ()),

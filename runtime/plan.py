@@ -77,6 +77,13 @@ class Plan:
         """Evaluate a ``when``: all of its tests."""
         return all(self._test(*test) for test in condition or ())
 
+    def is_known(self, condition: list[list[Any]] | None) -> bool:
+        """Whether a ``when`` is known to hold by now."""
+        try:
+            return self.holds(condition)
+        except ParamsUnknown:
+            return False
+
     def applies(self, name: str, kind: str, number: int | None) -> bool:
         """Whether a site applies in this start; a parameter that is not known speaks for it."""
         lists = self.data.get("sites", {}).get(f"{name}:{kind}")
@@ -89,6 +96,17 @@ class Plan:
             except ParamsUnknown:
                 continue
         return True
+
+    def passed(self, component: str, state: str) -> bool:
+        """Whether this start passes the state at all.
+
+        No site of an auxiliary one may apply (``when``): then the state before it counts.
+        """
+        name = f"{component}.{state}"
+        sites = self.data.get("sites", {}).get(f"{name}:publish")
+        if sites is None or state not in self.components[component]["aux"]:
+            return True
+        return any(self.applies(name, "publish", number) for number in range(len(sites)))
 
     def at_exit(self, component: str, state: str) -> bool:
         """Whether a component's state is its process's end."""
@@ -159,6 +177,10 @@ class Plan:
         """
         component, state = reference["component"], reference["state"]
         if not self.present(component):
+            return []
+        while not self.passed(component, state):
+            state = self.states(component)[self.states(component).index(state) - 1]
+        if state == self.states(component)[0]:
             return []
         kind, value = reference["index"]
         if kind == "none":

@@ -32,7 +32,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import context, get_start_method, process, resource_tracker, spawn, util
 from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
@@ -179,10 +179,21 @@ class Early:
 
 
 class Prespawned:
-    """A child that waits for its orders, seen from its parent.  OSError if it cannot start."""
+    """A child that waits for its orders, seen from its parent.  OSError if it cannot start.
 
-    def __init__(self, name: str, package: str, role: adopt.Role) -> None:
+    ``unfit`` is told the keys of the environment that have changed since, and says why the
+    child can no longer be what the engine would start now.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        package: str,
+        role: adopt.Role,
+        unfit: Callable[[Iterable[str]], str | None] = lambda changed: None,
+    ) -> None:
         self.name = name
+        self._unfit = unfit
         self._surroundings = adopt.Surroundings.now()
         self._executable = spawn.get_executable()
         self._orders, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -210,13 +221,17 @@ class Prespawned:
         code = self.interpreter.poll()
         if code is not None:
             raise Unfit(f"the prespawned child ended with exit code {code}{self._last_words()}")
+        changes = self._surroundings.changes()
+        reason = self._unfit(changes["environment"])
+        if reason is not None:
+            raise Unfit(reason)
         shipment = _Shipment()
         # The kernel keeps the file for the child: start() does not wait until it is read.
         with open(os.memfd_create(f"cfac-{self.name}"), "wb") as file:
             _context.set_spawning_popen(shipment)
             try:
                 preparation = spawn.get_preparation_data(child.name)
-                _context.reduction.dump((self._surroundings.changes(), preparation), file)
+                _context.reduction.dump((changes, preparation), file)
                 _context.reduction.dump(child, file)
             finally:
                 _context.set_spawning_popen(None)

@@ -7,7 +7,8 @@ its process has imported since the component's last one goes into the trace:
 - ``imports``: c, i, s, and ``modules``, a list of ``[name, importer or null]``.  After
   the component's last state ``s`` is null, and an event is written as the next import
   begins: a process that is killed has told all but its very last one.
-- ``interpreter``: executable, path (``sys.path``), version (of the engine's package)
+- ``interpreter``: executable, path (``sys.path``), version (of the engine's package), torch
+  (what it was built for)
 
 Only modules that a file was loaded for, under their own name, are recorded.
 """
@@ -22,6 +23,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
+from cfac.runtime.device import torch_build
 from cfac.runtime.session import Place, Session
 
 ENVIRONMENT = "CFAC_RECORD"
@@ -67,7 +69,11 @@ class Recording:
         if place.state == last:
             version = getattr(sys.modules.get(self.package or ""), "__version__", None)
             place.session.record(
-                "interpreter", version=version, executable=sys.executable, path=list(sys.path)
+                "interpreter",
+                version=version,
+                executable=sys.executable,
+                path=list(sys.path),
+                torch=torch_build(),
             )
             self._late.append(place)
 

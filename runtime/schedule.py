@@ -11,10 +11,10 @@ import functools
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cfac.runtime import adopt
+from cfac.runtime import adopt, device
 from cfac.runtime.collector import Collector
 from cfac.runtime.plan import ParamsUnknown, Plan
 from cfac.runtime.session import Place, Session
@@ -41,6 +41,12 @@ class Schedule:
         self._early: str | None = None
         #: component -> process name -> the child that waits; of this run
         self._prespawned: dict[str, dict[str, Prespawned]] = {}
+        #: the components that the engine forks from here, known in the children, too
+        self._forks: set[str] = set()
+        #: values that were computed early, until they are taken
+        self._carried: dict[str, Any] = {}
+        #: transitions that this process has by birth: their places in the engine do not count
+        self.inherited: set[str] = set()
         self._claim_role()
 
     def start(self, component: str, callee: Callable[..., _T], **_: Any) -> Callable[..., _T]:
@@ -65,7 +71,44 @@ class Schedule:
         from cfac.runtime.fork import forking
 
         fall_back = functools.partial(self._fall_back, component)
-        return forking(callee, self.collector.freeze, fall_back)
+        return forking(callee, functools.partial(self._before_fork, component), fall_back)
+
+    def carry(self, key: str, name: str, value: Callable[[], Any] | None) -> None:
+        """Compute a value now that a later place is given; where that fails, it is computed there.
+
+        In a start that is as stock, or observed only, the engine computes it itself.
+        """
+        if value is None or not self.followed:
+            return
+        try:
+            self._carried[key] = value()
+        except Exception as error:
+            self.hooks.say(f"{name} carries no {key}: {error!r}; the engine computes it later")
+
+    def take(
+        self, name: str, callee: Callable[..., _T], when: int | None = None, **_: Any
+    ) -> Callable[..., _T]:
+        """The callee that computes what the transition ``name`` takes: not called if it is there.
+
+        Once: who calls it again wants another one.
+        """
+        key = self.hooks.plan.data["transitions"][name].get("takes")
+        if key not in self._carried or not self.hooks.applies(name, "take", when):
+            return callee
+
+        def given(*arguments: Any, **keywords: Any) -> Any:
+            if key not in self._carried:
+                return callee(*arguments, **keywords)
+            if self.hooks.session is not None:
+                self.hooks.session.record("taken", c=name.partition(".")[0], value=key)
+            return self._carried.pop(key)
+
+        return given
+
+    def _before_fork(self, component: str) -> None:
+        """The engine is given a context by which it forks the component's processes."""
+        self.collector.freeze()
+        self._forks.add(component)
 
     @property
     def followed(self) -> bool:
@@ -74,18 +117,21 @@ class Schedule:
             self.hooks.session is not None and not self.hooks.stock and not self.hooks.observe_only
         )
 
-    def imports(self, name: str) -> bool:
-        """Do the imports of an auxiliary state (``does``, ``idle``); whether there are any.
+    def work(self, name: str, index: int | None) -> bool:
+        """Do the work of an auxiliary state (``does``, ``idle``); whether there is any.
 
         A module that cannot be imported is no harm: the engine will say so, if it needs it.
         That of a recorded start may not exist in this configuration: only the trace has it.
         """
         entry = self.hooks.plan.data["transitions"].get(name, {})
-        modules = entry.get("imports", ())
-        if self.hooks.observe_only or not modules:
+        modules, to_open = entry.get("imports", ()), entry.get("device")
+        if self.hooks.observe_only or not (modules or to_open):
             return False
         recorded = range(*entry.get("recorded", (0, 0)))
+        misfit = self._other_torch(entry.get("recorded_torch"))
         for number, module in enumerate(modules):
+            if misfit and number in recorded:
+                continue
             try:
                 importlib.import_module(module)
             except Exception as error:
@@ -94,7 +140,30 @@ class Schedule:
                     self.hooks.say(text)
                 elif self.hooks.session is not None:
                     self.hooks.session.record("note", text=text)
+        if to_open and self._plan(guess=True).holds(to_open["when"]):
+            self._open(name, to_open["kind"], index or 0)
         return True
+
+    def _other_torch(self, recorded: str | None) -> bool:
+        """Whether what was recorded was so with a torch for another kind of device.
+
+        Modules for that kind may change torch itself when they are imported.
+        """
+        built = device.torch_build() if recorded is not None else None
+        if built is None or built == recorded:
+            return False
+        text = f"what was recorded is for a torch built for {recorded}, and this one is for {built}"
+        self.hooks.say(f"{text}: it is not imported early. Record a start here")
+        return True
+
+    def _open(self, name: str, kind: str, index: int) -> None:
+        """Open this process's device; the engine does it itself where that fails."""
+        try:
+            found = device.named(kind)
+            if found is not None:
+                device.open_context(found, index)
+        except Exception as error:
+            self.hooks.say(f"{name}: the device was not opened early: {error!r}")
 
     def published(self, place: Place) -> None:
         """What the schedule has to do once a state is published."""
@@ -113,6 +182,7 @@ class Schedule:
         for child in self._forked_early.values():
             child.discard()
         self._forked_early.clear()
+        self._carried.clear()
         self.collector.wake()
         if self._remembered is not None and self._remembers is not None:
             self._remembered.close(self._remembers, keep=False)
@@ -146,9 +216,10 @@ class Schedule:
 
     def _apply_policy(self, place: Place) -> None:
         """Open a component's policy at its first state, close it at its last."""
-        policy = self.hooks.plan.components[place.component].get("policy")
-        if place.state == self.hooks.plan.states(place.component)[0]:
-            if policy is None or self.hooks.observe_only:
+        plan = self.hooks.plan
+        policy = plan.components[place.component].get("policy")
+        if place.state == plan.states(place.component)[0]:
+            if policy is None or self.hooks.observe_only or not plan.is_known(policy.get("when")):
                 self.collector.wake()  # inherited by a fork
             else:
                 self.collector.rest()
@@ -264,7 +335,25 @@ class Schedule:
 
         data = self.hooks.plan.data
         role = adopt.Role(data["name"], component, dict(params))
-        return prespawn.Prespawned(name, data["engine"]["package"], role)
+        unfit = functools.partial(self._unfit, component, dict(params))
+        return prespawn.Prespawned(name, data["engine"]["package"], role, unfit)
+
+    def _unfit(self, component: str, params: dict[str, Any], changed: Iterable[str]) -> str | None:
+        """Why a child that opened its device at its birth is not what the engine would start."""
+        told, now = Plan.of(self.hooks.plan.data), self._plan(guess=False)
+        told.params.update(params)
+        for state in told.births(component):
+            to_open = told.transition(component, state).get("device")
+            if to_open is None or not told.holds(to_open["when"]):
+                continue
+            if device.named(to_open["kind"]) is None:
+                continue
+            if not now.is_known(to_open["when"]):
+                return "its device was opened early, and the config says otherwise"
+            key = device.too_late(changed)
+            if key is not None:
+                return f"its device was opened before {key} was set"
+        return None
 
     def _names(self, plan: Plan, component: str, index: int | None) -> list[str]:
         """The process names of a component's children here; ParamsUnknown.
@@ -330,6 +419,21 @@ class Schedule:
         """In a child that is there early: the states up to the first bound in the engine."""
         for state in self.hooks.plan.births(component):
             self.hooks.publish(f"{component}.{state}")
+        self._inherit(component)
+
+    def born_by_context(self, component: str) -> None:
+        """In a forked child that knows its name: it has what its parent had."""
+        if component in self._forks and self.followed:
+            self._inherit(component)
+
+    def _inherit(self, component: str) -> None:
+        """Publish the states that a forked child has by birth (``aliases``)."""
+        plan = self.hooks.plan
+        names = (plan.components[component]["process"] or {}).get("aliases", ())
+        for state in plan.states(component):
+            if state in names:
+                self.hooks.publish(f"{component}.{state}")
+                self.inherited.add(f"{component}.{state}")
 
     def _publish_birth(self, place: Place) -> None:
         """A process that the engine started itself has its birth states too, without the work."""

@@ -65,6 +65,8 @@ def _states(history: History, plan: Plan) -> list[Finding]:
                 times = times[-1:]  # before it, the child that was given up
             if not times and plan.transition(component, state).get("exit"):
                 continue  # its process lives
+            if not times and not plan.passed(component, state):
+                continue
             if len(times) != 1:
                 how = "was never published" if not times else f"was published {len(times)} times"
                 findings.append(Finding("state", f"{who}.{state} {how}"))

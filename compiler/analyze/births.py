@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from cfac.compiler.expand import Expanded, Transition, count_of
 from cfac.compiler.model import BIRTHS, Component, Spec, WaitKind
-from cfac.compiler.schedule_checks import birth_prefix
+from cfac.compiler.schedule_checks import born_with
 
 Kind = Literal["own", "start"] | WaitKind
 
@@ -72,7 +72,7 @@ class _Births:
         for component in self.present.values():
             if component.process is None or len(component.states) < 2:
                 continue
-            early = birth_prefix(self.spec, component)
+            early = born_with(self.spec, component)
             for place in self._places(component):
                 first = self._node(component, place, component.states[1].name)
                 if not self.given.get(first):

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cfac.compiler.aliases import inherited
 from cfac.compiler.analyze.network import Network
 from cfac.compiler.analyze.recorded import Recorded
 from cfac.compiler.analyze.select import NS
@@ -22,7 +23,7 @@ from cfac.compiler.expand import Expanded, Transition
 from cfac.compiler.model import Component, Spec, State
 
 #: ``taken``: out of the following stock transition's; ``left``: what that one keeps.
-Source = Literal["set", "run", "taken", "left", "spec", "none"]
+Source = Literal["set", "run", "taken", "left", "spec", "inherited", "none"]
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def assign(
 
 def _does(state: State) -> bool:
     """Whether the state is auxiliary and does what the stock engine does elsewhere."""
-    return state.aux and bool(state.imports) and state.idle_while is None
+    return state.aux and state.works and state.idle_while is None
 
 
 def _assign_component(
@@ -85,6 +86,7 @@ def _assign_component(
     costs: Costs,
 ) -> None:
     """Walk one replica's transitions in order."""
+    by_birth = inherited(component)
     works: list[int] = []  # auxiliary states that do something, since the last stock state
     loose: list[int] = []  # those of them that no run recorded
     for state, node in zip(component.states[1:], nodes, strict=True):
@@ -102,6 +104,8 @@ def _assign_component(
             if lead is None and node not in settings:
                 costs.own[node], costs.sources[node] = left, "left"
         costs.stock[node] = costs.own[node] + sum(costs.own[work] for work in works)
+        if state in by_birth and node not in settings:
+            costs.own[node], costs.sources[node] = 0, "inherited"
         works, loose = [], []
 
 

@@ -163,7 +163,7 @@ def _durations(history: History, plan: Plan) -> Iterator[tuple[Transition, int, 
             if _at_exit(plan, component, state):
                 continue
             entry = plan.transition(component, state)
-            if hollow and entry.get("imports"):
+            if hollow and (entry.get("imports") or entry.get("device")):
                 continue  # published, but its work was not done there
             end = ends[at] if ends else None
             transition = Transition(component, index, state)

@@ -85,6 +85,9 @@ def record(
             old = f"{base.engine} {base.version}"
             message = f"{path} is of {old}, and this is {new.engine} {new.version}: record anew"
             raise click.ClickException(message)
+        if base.torch != new.torch:
+            message = f"{path} was recorded with torch for {base.torch}, and this is for "
+            raise click.ClickException(f"{message}{new.torch}: record anew, into another file")
         new = merged(base, new)
     written = reduced(new)
     try:

@@ -77,6 +77,8 @@ class Start:
     #: CLOCK_MONOTONIC in ns: ready, and the first token
     seen: list[int]
     run: Path | None
+    #: cfac's own lines of the log
+    said: list[str]
 
 
 def ask(server: Server, number: int, last: int) -> tuple[dict[str, Any], float]:
@@ -107,7 +109,9 @@ def measure(server: Server, last: int) -> Start:
         sample |= {2: {"second": seconds}, 3: {"logprobs": seconds}}.get(number, {})
         sample |= {"last": seconds} if number == last else {}
     seen = [round((server.started + seconds) * 1e9) for seconds in (ready, first)]
-    return Start(sample, answers, seen, server.run_folder())
+    lines = (line.partition("cfac: ") for line in server.log.splitlines())
+    said = [text for before, found, text in lines if found and not before]
+    return Start(sample, answers, seen, server.run_folder(), said)
 
 
 def compare(label: str, answers: Sequence[dict[str, Any]], expected: Sequence[Any]) -> None:
@@ -127,15 +131,24 @@ def compare(label: str, answers: Sequence[dict[str, Any]], expected: Sequence[An
 class Bench:
     """The starts of one benchmark, each compared with the first of stock."""
 
-    def __init__(self, kind: type[Server], last: int, folder: Path, common: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kind: type[Server],
+        last: int,
+        folder: Path,
+        common: dict[str, Any],
+        runs: Path | None = None,
+    ) -> None:
         self.kind, self.last, self.folder, self.common = kind, last, folder, common
+        #: where the traces are kept, by side
+        self.runs = runs or folder / "runs"
         self.expected: list[dict[str, Any]] | None = None
         self.count = 0
 
     def start(self, side: Side) -> Start:
         """One start of a side, of which no process is left."""
         self.count += 1
-        runs, kernels = self.folder / "runs" / str(self.count), self.kernels()
+        runs, kernels = self.runs / side.label / str(self.count), self.kernels()
         with started(side, self.kind, **self.common, runs=runs) as server:
             found = measure(server, self.last)
         found.sample["kernels"] = self.kernels() - kernels
@@ -222,6 +235,16 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=9, help="measured starts of each side")
     parser.add_argument("--last", type=int, default=100, help="the last request's number")
     parser.add_argument("--copy", action="store_true", help="also an unpatched copy of the engine")
+    parser.add_argument(
+        "--observed",
+        nargs="?",
+        const=OBSERVED,
+        metavar="LABEL",
+        help="also the engine's own start, recorded (CFAC_OBSERVE=1); default: observed",
+    )
+    parser.add_argument(
+        "--runs", type=Path, metavar="FOLDER", help="keep the traces there, by side"
+    )
     parser.add_argument("--offline", action="store_true", help="LLM(...) instead of vllm serve")
     parser.add_argument("--timeline", type=Path, metavar="SVG", help="draw stock above a spec")
     arguments = checked(parser)
@@ -230,9 +253,14 @@ def main() -> None:
     with bench(), tempfile.TemporaryDirectory(prefix="cfac-bench-") as name:
         folder = Path(name)
         sides = make_sides(arguments, copy=arguments.copy)
+        observe = {"environment": {"CFAC_OBSERVE": "1"}}
+        observed = arguments.observed or OBSERVED
+        if arguments.observed or arguments.timeline:
+            own = patched(arguments.engine, observed, SPEC, OUT / "site", **observe)
+        sides[1:1] = [own] if arguments.observed else []
         kind = Offline if arguments.offline else Server
         common = common_options(arguments, folder)
-        starts = Bench(kind, arguments.last, folder, common)
+        starts = Bench(kind, arguments.last, folder, common, arguments.runs)
         found = starts.rounds(sides, arguments.n)
         samples = {label: [one.sample for one in own] for label, own in found.items()}
         summary = summarize(samples)
@@ -242,14 +270,10 @@ def main() -> None:
         settled = settings(arguments) | how
         write_json(json, {"settings": settled, "summary": summary, "samples": samples})
         if arguments.timeline:
-            observe = {"environment": {"CFAC_OBSERVE": "1"}}
-            site = OUT / "site"
-            own = starts.rounds(
-                [patched(arguments.engine, OBSERVED, SPEC, site, **observe)],
-                min(arguments.n, OBSERVED_STARTS),
-            )
+            if not arguments.observed:
+                found |= starts.rounds([own], min(arguments.n, OBSERVED_STARTS))
             last = sides[-1].label
-            drawn = {STOCK: middle(own[OBSERVED]), last: middle(found[last])}
+            drawn = {STOCK: middle(found[observed]), last: middle(found[last])}
             draw(arguments.timeline, drawn)
 
 

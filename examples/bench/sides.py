@@ -183,4 +183,4 @@ def bench() -> Iterator[None]:
         sys.exit(f"failed: {error}")
 
 
-__all__ = ["OBSERVED", "OUT", "SPEC", "STOCK", "Offline", "Server", "Side"]
+__all__ = ["OBSERVED", "OUT", "SPEC", "STOCK", "Offline", "Server", "Side", "install_cfac"]

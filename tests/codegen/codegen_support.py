@@ -56,7 +56,7 @@ def compile_case(
 
 
 LINES = {"publish", "wait", "begin", "stop", "use"}
-WRAPPERS = {"replaced", "start", "context", "deferred", "later"}
+WRAPPERS = {"replaced", "take", "start", "context", "deferred", "later"}
 
 
 class _Unedited(ast.NodeTransformer):

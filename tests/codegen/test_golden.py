@@ -92,4 +92,5 @@ def test_lines_are_only_added(name: str) -> None:
                 "one-line-and-semicolons",
                 "params",
                 "site-when",
+                "split",
             }

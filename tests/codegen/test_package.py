@@ -85,7 +85,7 @@ def test_attached(root: Path) -> None:
         "class attach:\n"
         "    def __init__(self, path): self.path = path\n"
         "    def publish(self, name): print(name, open(self.path).read())\n"
-        "    wait = begin = stop = replaced = start = context = publish\n"
+        "    wait = begin = stop = replaced = take = start = context = publish\n"
         "    deferred = later = now = use = publish\n"
     )
     out, err = run(root, "from tiny import _cfac; _cfac.publish('a')", fake(root, boot))

@@ -12,7 +12,8 @@ from cfac.compiler.hazards import find_hazards
 from cfac.compiler.model import Effect, Index, Process, Ref, Site, Spec, Strategy
 
 KINDS = ["reads x", "writes x", "reads env:K", "writes env:K", "holds x", "holds x together",
-         "starts_threads", "openmp", "initializes", "forks"]  # fmt: skip
+         "starts_threads", "openmp", "initializes", "forks", "before openmp",
+         "before threads", "before device"]  # fmt: skip
 
 
 def effect(text: str, until: Ref | None = None) -> Effect:

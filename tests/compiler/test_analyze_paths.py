@@ -18,6 +18,7 @@ from cfac.compiler.analyze.births import declared
 from cfac.compiler.analyze.cores import schedule, shared
 from cfac.compiler.analyze.network import build as build_network
 from cfac.compiler.analyze.paths import Dag
+from cfac.compiler.api import load
 from cfac.compiler.check import check
 from cfac.compiler.expand import expand
 
@@ -413,3 +414,29 @@ def test_the_chain_on_cores(cores):
     assert found.times.chain == 1 + 4
     assert found.on_cores.listed.chain == 1 + {1: 12, 2: 6, 3: 4}[cores]
     assert found.on_cores.shared.chain == 1 + {1: 12, 2: 6, 3: 4}[cores]
+
+
+INHERITS = """
+apiVersion: cfac/v1
+kind: StartupGraph
+name: inherits
+components:
+  front: {states: [Start, {Common: {cost: 3s}}, {Config: {cost: 1s}}]}
+  core:
+    process: {spawned_by: front, strategy: {fork: front.Common}%s}
+    states: [Start, {Constructed: {cost: 5s}}, {Ready: {after: front.Config, cost: 1s}}]
+chain: [front.Common, front.Config, core.Constructed, core.Ready]
+"""
+
+
+@pytest.mark.parametrize(
+    ("aliases", "predicted"), [("", 9), (", aliases: {core.Constructed: front.Common}", 5)]
+)
+def test_what_a_fork_inherits_costs_nothing_after_it(tmp_path, aliases, predicted):
+    (tmp_path / "spec.yaml").write_text(INHERITS % aliases)
+    loaded, diagnostics = load(tmp_path / "spec.yaml")
+    assert not diagnostics.errors
+    found = analyze(loaded, Query())
+    assert (found.times.chain, found.times.predicted) == (10_000 * MS, predicted * 1000 * MS)
+    set_ = analyze(loaded, Query(settings=(("core.Constructed", 2000 * MS),)))
+    assert set_.times.predicted == 6000 * MS

@@ -17,6 +17,7 @@ from cfac.compiler.expand import Transition, count_of, expand, indices
 from cfac.compiler.graph import build
 from cfac.compiler.hazards import find_hazards
 from cfac.compiler.model import Component, Effect, Spec
+from cfac.compiler.schedule import INTERVALS
 
 Found = set[tuple[str, tuple[str, str], tuple[str, str]]]
 
@@ -170,6 +171,9 @@ class Oracle:
             opens = a.kind in ("starts_threads", "openmp", "initializes")
             if opens and b.kind == "forks" and local and not (closed or self.before(m, n)):
                 yield "CF502", t, u
+            demanded = INTERVALS.get(b.value or "") if b.kind == "before" else None
+            if opens and a.kind == demanded and local and not self.before(m, n):
+                yield "CF506", t, u
             if n == m or a.value != b.value or a.kind != "writes":
                 continue
             if b.kind == "writes" and not ordered and (local or not env):

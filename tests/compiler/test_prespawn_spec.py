@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cfac.compiler.expand import expand
 from cfac.compiler.graph import build
 from cfac.compiler.model import Component, Effect, Process, Spec, Strategy
 from cfac.compiler.plan import compile_plan
+from cfac.runtime.plan import Plan
 
 CASES = Path(__file__).parents[1] / "cases" / "spec"
 ROOT = Path(__file__).parents[2]
@@ -89,6 +91,17 @@ def test_no_memory_is_shared_so_threads_are_no_hazard() -> None:
     forked = replace(child, process=Process("p", "P", Strategy("fork", ref("p.B")), span()))
     assert [d.code for d in check_graph(spec(parent, forked)).diagnostics] == ["CF502"]
     assert check_graph(spec(parent, prespawned(child, "p.B"))).diagnostics == []
+
+
+@pytest.mark.parametrize("words", [["--numa-bind"], ["--numa_bind"], []])
+def test_numa_binding_starts_as_stock(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked worker would not get the binding: numactl stands before the interpreter."""
+    found, _ = load(ROOT / "specs/vllm/fast-start.yaml")
+    assert found is not None
+    monkeypatch.setattr(sys, "argv", ["vllm", "serve", *words])
+    plan = Plan.of(compile_plan(found))
+    plan.settle()
+    assert (plan.unsupported() is not None) is bool(words)
 
 
 @pytest.mark.parametrize("expand_it", [False, True])

@@ -80,13 +80,13 @@ class Outcome:
 
 
 def spec_states(spec_path: Path, workers: int = 2) -> list[tuple[str, str]]:
-    """Every (component label, state) that a process publishes, in the spec's order."""
+    """Every (component label, state) that a start on a CPU publishes, in the spec's order."""
     plan = _plan(spec_path, workers)
     return [
         (label(component, index), state)
         for component, index in plan.instances()
         for state in plan.states(component)
-        if not plan.at_exit(component, state)
+        if not plan.at_exit(component, state) and plan.passed(component, state)
     ]
 
 

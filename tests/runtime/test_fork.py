@@ -125,6 +125,58 @@ def test_the_parents_environment_and_folder_travel(engine, runs):
     assert result.stdout.splitlines() == ["/ 4", "0 TinyCore False"], result.stderr
 
 
+INHERITING = """
+apiVersion: cfac/v1
+kind: StartupGraph
+name: tiny-inheriting
+include: [fast-base.yaml]
+components:
+  core:
+    process: {aliases: {core.Constructed: frontend.CommonImported}}
+    states:
+      - Start
+      - Prepared
+      - Constructed: {after: []}
+      - HandleReady: {after: frontend.ConfigReady}
+      - Ready
+  worker:
+    process: {aliases: {worker.Constructed: core.HandleReady}}
+bind:
+  core.Constructed: {begin: []}
+  core.HandleReady: {begin: {in: "tinyengine.core:core_main", at: entry}}
+"""
+
+
+@pytest.fixture(scope="module")
+def inheriting(tmp_path_factory):
+    def prepare(target):
+        (target / "fast-base.yaml").write_text(FAST)
+
+    return tiny.patched_copy(tmp_path_factory.mktemp("inherit") / "tree", INHERITING, prepare)
+
+
+def test_a_forked_child_has_its_parents_states_by_birth(inheriting, runs):
+    result = tiny.run(inheriting, runs, "--workers", "2")
+    assert (result.returncode, result.stdout) == (0, "serving\n6\n"), result.stderr
+    history = tiny.history(runs)
+    assert tiny.messages(history) == []
+    assert history.end("core", "Constructed") < history.end("frontend", "ConfigReady")
+    for who in ("core", "worker[0]", "worker[1]"):  # once, though the engine gets there later
+        assert len(history.publishes[who, "Constructed"]) == 1
+    born = {e["pid"]: e["name"] for e in history.of("process")}
+    said = {born[e["pid"]] for e in history.of("publish") if e["s"] == "Constructed"}
+    assert said == {"TinyCore", "TinyWorker-0", "TinyWorker-1"}
+
+
+@pytest.mark.parametrize("extra", [{}, {"CFAC_OBSERVE": "1"}], ids=["thread", "observed"])
+def test_what_is_not_forked_inherits_nothing(inheriting, runs, extra):
+    result = tiny.run_script(inheriting, runs, THREAD, **extra)
+    assert result.stdout == "6\n", result.stderr
+    history = tiny.history(runs)
+    assert tiny.messages(history) == []
+    assert history.end("core", "Constructed") > history.end("frontend", "ConfigReady")
+
+
 STATES = [("frontend", "CommonImported"), ("core", "Constructed"), ("worker[1]", "Constructed")]
 
 

@@ -1,5 +1,8 @@
 """A site's 'when' at run time, on the tiny engine: whoever is told not to apply does nothing."""
 
+import subprocess
+import sys
+
 import pytest
 import tiny
 
@@ -72,6 +75,63 @@ def test_exactly_one_site_applies_in_every_process(engine, tmp_path, method, wor
         assert waited == {("worker", i) for i in range(3)}
         assert len(began) == 3
         assert verify(history) == []
+
+
+PASSED_BY = """
+apiVersion: cfac/v1
+kind: StartupGraph
+name: tiny-passed-by
+include: [base.yaml]
+params:
+  script: {type: bool, default: false, from: [{program: [script, go]}]}
+components:
+  frontend:
+    policy: {gc: frozen, until: Ready, when: {param: script, is: true}}
+    states: [Start, {Extra: {aux: true}}, ConfigReady, {Ready: {after: core.Ready}}]
+  core:
+    states: [Start, {Constructed: {after: [frontend.Extra, frontend.ConfigReady]}}, HandleReady,
+             {Ready: {after: worker.*.Ready}}]
+bind:
+  frontend.Extra:
+    publish: {in: "tinyengine.frontend:create_config", at: entry, when: {param: script, is: true}}
+  core.Constructed: {begin: [], wait: {in: "tinyengine.core:core_main", at: entry}}
+"""
+COUNTS = """
+import gc, sys
+from tinyengine import frontend
+if __name__ == "__main__":
+    before = gc.get_threshold()
+    during = []
+    make = frontend.Engine._wait_for_core
+    def seen(self):
+        during.append(gc.get_threshold() == before)
+        return make(self)
+    frontend.Engine._wait_for_core = seen
+    engine = frontend.Engine(2)
+    print(engine.add([1, 2, 3]), during)
+    engine.close()
+"""
+
+
+def test_a_state_of_which_no_site_applies_is_no_part_of_the_start(tmp_path):
+    """Nobody waits for it, verify does not miss it, and a policy's 'when' goes by it, too."""
+    engine = tiny.patched_copy(tmp_path / "tree", PASSED_BY)
+    script = engine / "script"
+    script.write_text(COUNTS)
+    for word, untouched in (("go", False), ("stay", True)):
+        runs = tmp_path / word
+        done = subprocess.run(
+            [sys.executable, str(script), word],
+            cwd=engine,
+            env=tiny.environment(runs),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout == f"6 [{untouched}]\n", done.stderr
+        history = tiny.history(runs)
+        assert tiny.messages(history) == []
+        assert (("frontend", "Extra") in history.publishes) is not untouched
 
 
 def test_what_is_not_known_counts(engine, tmp_path):
