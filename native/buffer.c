@@ -7,12 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
+#define HUGE_PAGE ((uint64_t)2 << 20)
+#define SLACK 8000000u /* ns of a processor that huge pages may take more than small ones */
+#define SMALL_RATE 3u   /* bytes per ns at which small pages are faulted in */
 #define STEP ((uint64_t)65536) /* to which mappings are rounded, so that dropped ones fit again */
 #define MAPPED_FROM ((uint64_t)1 << 20) /* bytes; there are only some 65,000 mappings */
 
@@ -43,11 +47,40 @@ void cfac__core_release(core *c) {
     free(c);
 }
 
-/* Fault the pages in, once for all uses. Huge pages are not asked for: with memory full of page
- * cache, reads into MADV_HUGEPAGE memory were up to 8 times slower (compaction). */
-static void populate(char *data, uint64_t size) {
-    if (madvise(data, (size_t)size, MADV_POPULATE_WRITE) == 0) return;
-    for (uint64_t i = 0; i < size; i += PAGE) *(volatile char *)(data + i) = 0;
+/* Fault the pages in, once for all uses. False: the kernel cannot do that at once. */
+static bool populate(char *data, uint64_t size) {
+    return madvise(data, (size_t)size, MADV_POPULATE_WRITE) == 0;
+}
+
+static uint64_t cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A read that faults in 4 KiB pages one by one takes three times the time of the copy; faulting them
+ * in first, two and a half times; 2 MiB pages, hardly more. But where memory is full and in pieces
+ * the kernel moves pages around to make huge ones, which takes longer than small ones do. So their
+ * time is taken, and none are asked for any more once they were slower than small ones. The
+ * same goes for a virtual machine whose host takes free huge pages away. */
+void cfac__buffer_fault(core *c, const cfac_buffer *b, char *data, uint64_t size) {
+    if (b->mapped == 0 || b->faulted) return;
+    char *begin = b->base + ALIGN_DOWN((uint64_t)(data - b->base), PAGE);
+    uint64_t length = ALIGN_UP((uint64_t)(data - begin) + size, PAGE);
+    if (!b->huge) {
+        populate(begin, length);
+        return;
+    }
+    if (atomic_load(&c->small_pages)) {
+        madvise(begin, (size_t)length, MADV_NOHUGEPAGE);
+        populate(begin, length);
+        return;
+    }
+    uint64_t start = cpu_ns();
+    populate(begin, length);
+    uint64_t took = cpu_ns() - start, ns = atomic_fetch_add(&c->huge_ns, took) + took;
+    uint64_t bytes = atomic_fetch_add(&c->huge_bytes, length) + length;
+    if (ns > SLACK + bytes / SMALL_RATE) atomic_store(&c->small_pages, true);
 }
 
 cfac_buffer *cfac__slot_take(core *c) {
@@ -78,7 +111,8 @@ cfac_buffer *cfac__slot_take(core *c) {
 void cfac__slot_prepare(cfac_buffer *b) {
     if (b->core == NULL || !b->fresh) return;
     b->fresh = false;
-    populate(b->data, b->size);
+    if (!populate(b->data, b->size))
+        for (uint64_t i = 0; i < b->size; i += PAGE) *(volatile char *)(b->data + i) = 0;
     if (b->core->cuda != NULL)
         b->pinned = b->core->cuda->host_register(b->data, (size_t)b->size, 0) == 0;
 }
@@ -91,7 +125,7 @@ static void unmap(cfac_buffer *b) {
     cfac__core_release(c);
 }
 
-static void free_own(cfac_buffer *b) {
+void cfac__buffer_free(cfac_buffer *b) {
     core *home = b->home;
     if (b->mapped > 0)
         munmap(b->base, (size_t)b->mapped);
@@ -114,7 +148,7 @@ void cfac__slots_free(core *c) {
     c->dropped = NULL, c->kept = 0;
     while (b != NULL) {
         cfac_buffer *next = b->next;
-        free_own(b);
+        cfac__buffer_free(b);
         b = next;
     }
 }
@@ -131,29 +165,50 @@ static cfac_buffer *reuse(core *c, uint64_t whole) {
     return NULL;
 }
 
+/* A mapping; from a huge page on aligned to them, and nothing more than asked for. */
+static char *map(uint64_t size, bool huge) {
+    uint64_t more = huge ? HUGE_PAGE : 0;
+    char *all = mmap(NULL, (size_t)(size + more), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    if (!huge) return all;
+    uint64_t before = (HUGE_PAGE - (uintptr_t)all % HUGE_PAGE) % HUGE_PAGE;
+    if (before > 0) munmap(all, (size_t)before);
+    if (more > before) munmap(all + before + size, (size_t)(more - before));
+    madvise(all + before, (size_t)size, MADV_HUGEPAGE);
+    return all + before;
+}
+
+cfac_buffer *cfac__buffer_mapped(core *c, uint64_t size, uint64_t offset) {
+    if (size > SIZE_MAX - 2 * STEP - HUGE_PAGE) return NULL;
+    uint64_t whole = ALIGN_UP(size + offset % PAGE, STEP);
+    cfac_buffer *b = reuse(c, whole);
+    if (b == NULL) {
+        b = calloc(1, sizeof *b);
+        if (b == NULL) return NULL;
+        b->huge = whole >= HUGE_PAGE && !atomic_load(&c->small_pages);
+        b->base = map(whole, b->huge);
+        if (b->base == NULL) {
+            free(b);
+            return NULL;
+        }
+        b->mapped = whole, b->home = c;
+        atomic_fetch_add(&c->references, 1);
+    }
+    atomic_store(&b->references, 1);
+    b->data = b->base + offset % PAGE, b->size = size;
+    return b;
+}
+
 /* Large ones are mapped: malloc would keep what is freed, tens of megabytes in each arena. */
 cfac_buffer *cfac__buffer_own(core *c, uint64_t size, uint64_t offset) {
     if (size > SIZE_MAX - 2 * STEP) return NULL;
-    uint64_t whole = ALIGN_UP(size + offset % PAGE, STEP);
-    cfac_buffer *b = size >= MAPPED_FROM ? reuse(c, whole) : NULL;
-    if (b != NULL) {
-        atomic_store(&b->references, 1);
-        b->data = b->base + offset % PAGE, b->size = size;
-        return b;
-    }
+    cfac_buffer *b = size >= MAPPED_FROM ? cfac__buffer_mapped(c, size, offset) : NULL;
+    if (b != NULL) return b;
     b = calloc(1, sizeof *b);
     if (b == NULL) return NULL;
-    if (size >= MAPPED_FROM) {
-        void *map = mmap(NULL, (size_t)whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                         -1, 0);
-        if (map != MAP_FAILED) {
-            b->base = map, b->mapped = whole, b->home = c;
-            atomic_fetch_add(&c->references, 1);
-        }
-    }
-    void *base = b->base;
-    if (base == NULL &&
-        posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
+    void *base = NULL;
+    if (posix_memalign(&base, offset ? PAGE : 64, (size_t)(size + offset % PAGE + 1)) != 0) {
         free(b);
         return NULL;
     }
@@ -173,9 +228,10 @@ static bool keep(cfac_buffer *b) {
     if (c == NULL || c->pid != getpid()) return false;
     atomic_fetch_add(&c->references, 1); /* the job may end as soon as the lock is free */
     pthread_mutex_lock(&c->lock);
-    bool room = c->job != NULL && c->kept + b->mapped <= c->most * c->size;
+    bool room = c->job != NULL && c->kept + c->dead + b->mapped <= c->most * c->size;
     if (room) {
         b->next = c->dropped;
+        b->faulted = true; /* or nearly: what is not will be as it is used */
         c->dropped = b;
         c->kept += b->mapped;
     }
@@ -188,7 +244,7 @@ bool cfac__buffer_drop(cfac_buffer *b) {
     if (b == NULL || atomic_fetch_sub(&b->references, 1) > 1) return false;
     core *c = b->core;
     if (c == NULL) {
-        free_own(b);
+        cfac__buffer_free(b);
         return false;
     }
     if (b->viewed) c->viewed--;
@@ -204,7 +260,11 @@ void cfac_buffer_release(cfac_buffer *b) {
     if (b == NULL) return;
     core *c = b->core;
     if (c == NULL) {
-        if (atomic_fetch_sub(&b->references, 1) == 1 && !keep(b)) free_own(b);
+        if (atomic_fetch_sub(&b->references, 1) > 1) return;
+        if (b->slab != NULL)
+            cfac__slab_drop(b);
+        else if (!keep(b))
+            cfac__buffer_free(b);
         return;
     }
     if (c->pid != getpid()) { /* the lock may be held by a thread that is not in this process */

@@ -239,9 +239,22 @@ CFAC_API int cfac_job_open(cfac_plan *plan, const cfac_job_options *options, cfa
                            cfac_error *error);
 /* Give an item's destination, `length` as in the plan; before start. `device`: a CUDA pointer. */
 CFAC_API int cfac_job_into(cfac_job *job, uint32_t item, void *data, uint64_t length, int device);
+typedef struct cfac_target {
+    uint32_t item;
+    uint32_t device; /* 1: a CUDA pointer */
+    void *data;
+    uint64_t length;
+} cfac_target;
+
+/* cfac_job_into for many items; those before one that is refused are given. */
+CFAC_API int cfac_job_into_many(cfac_job *job, const cfac_target *targets, size_t count);
 CFAC_API int cfac_job_start(cfac_job *job, cfac_error *error);
 /* 1: a result; 0: no more; -ETIMEDOUT; or the job's first error. timeout_ms < 0: no limit. */
 CFAC_API int cfac_job_next(cfac_job *job, int timeout_ms, cfac_result *out, cfac_error *error);
+/* As cfac_job_next, but as many of the next results as there are, up to `count`, and no more after a
+ * buffer's size of memory that is not the caller's own: their number, or as above. */
+CFAC_API int cfac_job_next_many(cfac_job *job, int timeout_ms, cfac_result *out, size_t count,
+                                cfac_error *error);
 /* CFAC_CHUNKS: copy a delivered chunk's pieces to the destinations given with cfac_job_into, in a
  * worker thread. `whole`: the bytes from the chunk's origin on; NULL: the buffer as delivered. They
  * must stay until cfac_job_wait has returned, or the chunk is finished. */
@@ -256,6 +269,9 @@ CFAC_API void cfac_job_close(cfac_job *job);
 
 CFAC_API void cfac_buffer_retain(cfac_buffer *buffer);
 CFAC_API void cfac_buffer_release(cfac_buffer *buffer); /* any thread, also after close */
+/* `length` bytes of a buffer as a DLManagedTensor of uint8, which takes over a reference to it; NULL:
+ * no memory. */
+CFAC_API void *cfac_buffer_dlpack(cfac_buffer *buffer, void *data, uint64_t length);
 
 typedef struct cfac_counters {
     uint64_t bytes, requests;                /* read from files */

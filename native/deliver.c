@@ -65,14 +65,21 @@ static void give_chunk(cfac_job *job, uint32_t index, cfac_result *out) {
 
 int cfac_job_next(cfac_job *job, int timeout_ms, cfac_result *out, cfac_error *error) {
     memset(out, 0, sizeof *out);
+    return cfac_job_next_many(job, timeout_ms, out, 1, error);
+}
+
+int cfac_job_next_many(cfac_job *job, int timeout_ms, cfac_result *out, size_t count,
+                       cfac_error *error) {
     if (cfac__job_forked(job)) return cfac__refuse_fork(error);
     struct timespec deadline = deadline_of(timeout_ms);
     bool chunks = job->options.delivery == CFAC_CHUNKS;
     size_t all = chunks ? job->plan->chunks : job->plan->items;
-    int r;
+    int r = 0;
     bool waited = false;
+    size_t given = 0;
+    uint64_t bytes = 0; /* that are not the caller's own */
     pthread_mutex_lock(&job->core->lock);
-    for (;;) {
+    while (given < count) {
         if (!job->started) {
             r = cfac__fail(error, -EINVAL, CFAC_ARGUMENT, "the job is not started");
             break;
@@ -80,20 +87,23 @@ int cfac_job_next(cfac_job *job, int timeout_ms, cfac_result *out, cfac_error *e
         if ((r = failed(job, error)) != 0 || job->delivered == all) break;
         uint32_t head = job->delivered;
         if (chunks ? job->chunk[head].state == READ : job->item[head].left == 0) {
+            cfac_result *one = &out[given++];
             if (chunks)
-                give_chunk(job, head, out);
+                give_chunk(job, head, one);
             else
-                give_item(job, head, out);
+                give_item(job, head, one);
             job->delivered++;
-            cfac__job_schedule(job);
-            r = 1;
-            break;
+            if (one->buffer != NULL) bytes += one->length;
+            if (bytes >= job->core->size) break;
+            continue;
         }
+        if (given > 0) break;
         r = wait_change(job, &waited, timeout_ms, &deadline);
         if (r == -ETIMEDOUT) break;
     }
+    if (given > 0) cfac__job_schedule(job);
     pthread_mutex_unlock(&job->core->lock);
-    return r;
+    return given > 0 ? (int)given : r;
 }
 
 int cfac_job_place(cfac_job *job, uint32_t chunk, const void *whole, cfac_error *error) {

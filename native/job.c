@@ -248,6 +248,14 @@ int cfac_job_into(cfac_job *job, uint32_t item, void *data, uint64_t length, int
     return 0;
 }
 
+int cfac_job_into_many(cfac_job *job, const cfac_target *targets, size_t count) {
+    int r = 0;
+    for (size_t i = 0; i < count && r == 0; i++)
+        r = cfac_job_into(job, targets[i].item, targets[i].data, targets[i].length,
+                          (int)targets[i].device);
+    return r;
+}
+
 static int start_threads(cfac_job *job) {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -354,6 +362,7 @@ void cfac_job_close(cfac_job *job) {
     pthread_mutex_lock(&c->lock);
     c->job = NULL;
     cfac__slots_free(c);
+    cfac__slabs_sweep(c);
     pthread_mutex_unlock(&c->lock);
     drop_buffers(job);
     free_all(job);

@@ -8,6 +8,8 @@
 #define NONE UINT32_MAX
 #define RESERVED 1u /* ring buffers that views may never hold: they keep the reads going */
 
+typedef struct slab slab;
+
 typedef struct core { /* what buffers share with their job, and keep after it */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* for the job's users */
@@ -19,6 +21,10 @@ typedef struct core { /* what buffers share with their job, and keep after it */
     cfac_buffer *free;
     cfac_buffer *dropped; /* memory of its own, kept for reuse; `kept` bytes, at most a ring's */
     uint64_t kept;
+    struct slab *slabs;
+    uint64_t dead; /* bytes of dropped items whose pages slabs still have */
+    atomic_bool small_pages;             /* huge ones are slow to come */
+    atomic_ullong huge_bytes, huge_ns; /* faulted in so far, and how long that took */
     uint32_t made, most; /* ring buffers */
     uint32_t viewed;     /* of them held by views, */
     uint32_t pending;    /* … some of which nobody took yet */
@@ -29,9 +35,11 @@ struct cfac_buffer {
     atomic_uint references;
     core *core; /* NULL: memory of its own, */
     core *home; /* … that may be reused there */
+    slab *slab; /* whose part it is */
     char *base, *data; /* base: to be freed, if of its own */
     uint64_t size, mapped; /* mapped: bytes at base, if not from malloc */
     bool viewed, pinned, fresh;
+    bool huge, faulted; /* a mapping: may have huge pages; has all its pages */
     uint32_t pending; /* views that nobody took yet */
     uint32_t chunk;
     cfac_buffer *next;
@@ -45,7 +53,21 @@ void cfac__slots_free(core *c);        /* locked: those nobody holds */
 void cfac__slot_prepare(cfac_buffer *b); /* unlocked: at its first use */
 /* `size` bytes whose address is `offset` modulo a page, or aligned to 64 if offset is 0. */
 cfac_buffer *cfac__buffer_own(core *c, uint64_t size, uint64_t offset); /* locked */
+/* The same, always a mapping; NULL: none to be had. */
+cfac_buffer *cfac__buffer_mapped(core *c, uint64_t size, uint64_t offset); /* locked */
+void cfac__buffer_free(cfac_buffer *b); /* memory of its own that nobody refers to; not kept */
+/* Fault pages of a mapping in before they are read to. Unlocked. */
+void cfac__buffer_fault(core *c, const cfac_buffer *b, char *data, uint64_t size);
 bool cfac__buffer_drop(cfac_buffer *b); /* locked: as release */
+
+/* slab.c */
+/* Memory for the whole items of a chunk, if they are several that lie close together and have none
+ * yet. False: no memory for the accounts. Locked. */
+bool cfac__slab_items(cfac_job *job, uint32_t chunk);
+void cfac__slab_settle(cfac_job *job, uint32_t chunk); /* its pieces are placed. Locked. */
+const cfac_buffer *cfac__slab_memory(const slab *s);
+void cfac__slab_drop(cfac_buffer *b); /* its last reference is gone. Unlocked. */
+void cfac__slabs_sweep(core *c);   /* locked: give all dropped items' pages back */
 
 /* file.c */
 typedef struct file_run {
@@ -79,6 +101,8 @@ typedef struct chunk_run {
     uint32_t crc;
     uint32_t next; /* in a queue */
     cfac_buffer *buffer;
+    slab *slab;        /* it is read to, by O_DIRECT; most items stay there */
+    uint64_t left_over; /* bytes of items that do not */
     const char *whole; /* the bytes from the chunk's origin on */
     request *request;
 } chunk_run;
@@ -122,6 +146,11 @@ struct cfac_job {
     atomic_uint again_left, emfile_left;
 #endif
 };
+
+/* Bytes of an element of a piece's tensor; 0: several in a byte. */
+static inline uint32_t cfac__unit(const cfac_job *job, const cfac_piece *x) {
+    return cfac_dtype_bits(job->plan->model->tensor[job->plan->item[x->item].tensor].dtype) / 8;
+}
 
 /* job.c */
 bool cfac__job_forked(const cfac_job *job);

@@ -116,12 +116,18 @@ int cfac__read_pieces(cfac_job *job, uint32_t chunk, cfac_error *error) {
     uint64_t start = 0, end = 0;
     for (uint32_t i = 0; i < c->pieces && r == 0; i++) {
         const cfac_piece *x = &pieces[i];
+        char *to = job->item[x->item].data + x->item_offset;
+        if (n > 0 && x->offset == end && (char *)v[n - 1].iov_base + v[n - 1].iov_len == to) {
+            v[n - 1].iov_len += (size_t)x->length; /* next to each other, as in a slab */
+            end = x->offset + x->length;
+            continue;
+        }
         if (n == VECTOR || (n > 0 && x->offset != end)) {
             r = read_vector(job, chunk, fd, v, n, start, error);
             n = 0;
         }
         if (n == 0) start = x->offset;
-        v[n++] = (struct iovec){job->item[x->item].data + x->item_offset, (size_t)x->length};
+        v[n++] = (struct iovec){to, (size_t)x->length};
         end = x->offset + x->length;
     }
     if (r == 0 && n > 0) r = read_vector(job, chunk, fd, v, n, start, error);

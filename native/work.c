@@ -14,14 +14,10 @@ typedef struct worker {
     bool device_ready;
 } worker;
 
-static const cfac_tensor *tensor_of(const cfac_job *job, const cfac_piece *x) {
-    return &job->plan->model->tensor[job->plan->item[x->item].tensor];
-}
-
 /* ---- how a chunk is read ---- */
 
 static bool viewable(const cfac_job *job, const cfac_piece *x) {
-    uint32_t bytes = cfac_dtype_bits(tensor_of(job, x)->dtype) / 8;
+    uint32_t bytes = cfac__unit(job, x);
     return job->options.flags & CFAC_VIEWS && !job->item[x->item].given &&
            job->plan->item[x->item].chunks == 1 && (bytes < 2 || x->offset % bytes == 0);
 }
@@ -30,12 +26,13 @@ static bool viewable(const cfac_job *job, const cfac_piece *x) {
  * file's, so that O_DIRECT can read into them. Locked. */
 static bool own_items(cfac_job *job, uint32_t chunk) {
     const cfac_chunk *c = &job->plan->chunk[chunk];
+    if (!cfac__slab_items(job, chunk)) return false;
     for (uint32_t i = 0; i < c->pieces; i++) {
         const cfac_piece *x = &job->plan->piece[c->first_piece + i];
         item_run *run = &job->item[x->item];
         if (run->given || run->view || run->buffer != NULL) continue;
         uint64_t length = job->plan->item[x->item].length, at = x->offset - x->item_offset;
-        uint32_t bytes = cfac_dtype_bits(tensor_of(job, x)->dtype) / 8;
+        uint32_t bytes = cfac__unit(job, x);
         bool large = length >= 16 * PAGE && (bytes < 2 || at % bytes == 0);
         run->buffer = cfac__buffer_own(job->core, length, large ? at : 0);
         if (run->buffer == NULL) return false;
@@ -51,8 +48,10 @@ static bool on_device(const cfac_job *job, const cfac_chunk *c) {
     return false;
 }
 
-/* Can O_DIRECT read into the one item of this chunk? */
-static bool direct_in_place(const cfac_job *job, const cfac_chunk *c) {
+/* Can O_DIRECT read into the one item, or slab, of this chunk? */
+static bool direct_in_place(const cfac_job *job, uint32_t chunk) {
+    const cfac_chunk *c = &job->plan->chunk[chunk];
+    if (job->chunk[chunk].slab != NULL) return true; /* whole pages */
     const file_run *f = &job->file[c->file];
     const cfac_piece *x = &job->plan->piece[c->first_piece];
     const char *into = job->item[x->item].data + x->item_offset;
@@ -109,7 +108,7 @@ static int find_memory(cfac_job *job, uint32_t chunk) {
             k->pending++;
         }
         if (!own_items(job, chunk)) return -ENOMEM;
-        if (!run->views && run->direct && !direct_in_place(job, c)) ring = true;
+        if (!run->views && run->direct && !direct_in_place(job, chunk)) ring = true;
     } else if (!chunks && !own_items(job, chunk)) {
         return -ENOMEM;
     }
@@ -140,6 +139,12 @@ static bool make_request(cfac_job *job, uint32_t chunk) {
     if (run->in_place) {
         const cfac_piece *x = &job->plan->piece[c->first_piece];
         q->into = job->item[x->item].data + x->item_offset;
+        if (run->slab != NULL) {
+            begin = ALIGN_DOWN(begin, f->offset_alignment);
+            end = ALIGN_UP(end, f->offset_alignment);
+            run->whole = cfac__slab_memory(run->slab)->data;
+            q->into = cfac__slab_memory(run->slab)->data + (begin - c->origin);
+        }
     } else {
         if (run->direct) {
             begin = ALIGN_DOWN(begin, f->offset_alignment);
@@ -182,7 +187,8 @@ static int place(worker *w, uint32_t chunk, cfac_error *error) {
         const cfac_piece *x = &job->plan->piece[c->first_piece + i];
         const item_run *item = &job->item[x->item];
         const char *from = run->whole + (x->offset - c->origin);
-        if (item->view) continue;
+        if (item->view || (run->slab != NULL && item->buffer != NULL && item->buffer->slab != NULL))
+            continue;
         if (item->device) {
             if ((r = use_device(w, error)) < 0) break;
             int failed = device->memcpy_async(item->data + x->item_offset, from, (size_t)x->length,
@@ -214,7 +220,7 @@ static void checksum(cfac_job *job, uint32_t chunk) {
     } else {
         for (uint32_t i = 0; i < c->pieces; i++) {
             const cfac_piece *x = &job->plan->piece[c->first_piece + i];
-            const char *from = run->in_place && run->backend != CFAC_MAPPED
+            const char *from = run->in_place && run->slab == NULL && run->backend != CFAC_MAPPED
                                    ? job->item[x->item].data + x->item_offset
                                    : run->whole + (x->offset - c->origin);
             crc = cfac_crc32c(crc, from, (size_t)x->length);
@@ -244,6 +250,7 @@ static void loaded(cfac_job *job, uint32_t chunk) { /* locked: its pieces are wh
     const cfac_chunk *c = &job->plan->chunk[chunk];
     chunk_run *run = &job->chunk[chunk];
     cfac__job_event(job, CFAC_CHUNK_PLACED, chunk);
+    cfac__slab_settle(job, chunk);
     for (uint32_t i = 0; i < c->pieces; i++) {
         const cfac_piece *x = &job->plan->piece[c->first_piece + i];
         item_run *item = &job->item[x->item];
@@ -278,11 +285,13 @@ static void finish(worker *w, uint32_t chunk) {
     if (!placing) {
         pthread_mutex_lock(&k->lock);
         cfac__job_event(job, CFAC_CHUNK_IN_MEM, chunk);
-        if (run->in_place) job->counters.in_place_bytes += job->plan->chunk[chunk].length;
+        if (run->in_place)
+            job->counters.in_place_bytes += job->plan->chunk[chunk].length - run->left_over;
         pthread_mutex_unlock(&k->lock);
         checksum(job, chunk);
     }
-    bool copy = placing || (!chunks && (!run->in_place || run->backend == CFAC_MAPPED));
+    bool copy = placing || (!chunks && (!run->in_place || run->left_over > 0 ||
+                                        run->backend == CFAC_MAPPED));
     if (copy && place(w, chunk, &error) < 0) {
         cfac__job_abort(job, &error);
         return;
@@ -376,6 +385,25 @@ static bool asynchronous(const cfac_job *job, uint32_t chunk) {
     return job->engine != NULL && run->direct && job->plan->chunk[chunk].read_length > 0;
 }
 
+/* Fault in what the items' own memory lacks. */
+static void fault_items(cfac_job *job, uint32_t chunk) {
+    const cfac_chunk *c = &job->plan->chunk[chunk];
+    const slab *done = NULL;
+    for (uint32_t i = 0; i < c->pieces; i++) {
+        const cfac_piece *x = &job->plan->piece[c->first_piece + i];
+        const item_run *run = &job->item[x->item];
+        const cfac_buffer *b = run->buffer;
+        if (run->given || run->view || b == NULL) continue;
+        if (b->slab == NULL) {
+            cfac__buffer_fault(job->core, b, run->data + x->item_offset, x->length);
+        } else if (b->slab != done) {
+            const cfac_buffer *all = cfac__slab_memory(b->slab);
+            cfac__buffer_fault(job->core, all, all->data, all->size);
+            done = b->slab;
+        }
+    }
+}
+
 static void begin(worker *w, uint32_t chunk) {
     cfac_job *job = w->job;
     chunk_run *run = &job->chunk[chunk];
@@ -398,6 +426,7 @@ static void begin(worker *w, uint32_t chunk) {
     pthread_mutex_unlock(&job->core->lock);
     if (r <= 0) return;
     if (run->buffer != NULL) cfac__slot_prepare(run->buffer);
+    fault_items(job, chunk);
     if (run->backend == CFAC_MAPPED) {
         r = read_mapped(job, chunk);
     } else if (run->backend == CFAC_CUFILE) {

@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cfac.runtime.loading import job as jobs
 from cfac.runtime.loading.job import Chunk, Job, Piece, Plan
-from cfac.runtime.loading.memory import shaped
+from cfac.runtime.loading.memory import bytes_of, shaped
 from cfac.runtime.loading.reading import Checker, Pass, Targets, fill_report
 from cfac.runtime.loading.report import Report
 from cfac.runtime.loading.selection import Wanted
@@ -198,14 +197,11 @@ def shared(
 
 def _own_segment(job: Job, index: int) -> torch.Tensor:
     """The next chunk's buffer, with this rank's segment in its place."""
-    import torch
-
     if index == 0:
         job.start()
     result = job.next()
     assert result is not None and result.index == index
-    array = jobs.memory(result.data, result.length, result.buffer, job.library.cfac_buffer_release)
-    return torch.frombuffer(array, dtype=torch.uint8)
+    return bytes_of(result.data, result.length, result.buffer)
 
 
 def _checksum(plan: Plan, chunk: Chunk, whole: torch.Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -52,16 +53,24 @@ def bits(dtype: str) -> int:
 
 def torch_dtype(tensor: TensorInfo) -> torch.dtype:
     """The type of a tensor; UnsupportedTensorError if this torch has none."""
-    import torch
+    found = _find(tensor.dtype)
+    if found is None:
+        import torch
 
-    name = NAMES[tensor.dtype]
-    found = getattr(torch, name, None) if name else None
-    if not isinstance(found, torch.dtype):
         raise UnsupportedTensorError(
             f"{tensor.path}: tensor {tensor.name!r}: torch {torch.__version__} has no type for "
             f"{tensor.dtype}; leave the tensor out with names="
         )
     return found
+
+
+@cache
+def _find(word: str) -> torch.dtype | None:
+    import torch
+
+    name = NAMES[word]
+    found = getattr(torch, name, None) if name else None
+    return found if isinstance(found, torch.dtype) else None
 
 
 def torch_shape(tensor: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ Nothing here waits longer than POLL_MS in C, so that Python sees signals.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -20,8 +21,11 @@ from cfac.runtime.loading.selection import Wanted
 POLL_MS: Final = 100
 _ITEM = struct.Struct("<IIQQII")  # cfac_item
 _CHUNK = struct.Struct("<QQQQQQIIII")  # cfac_chunk
+_RESULT = struct.Struct("<IIQQQ")  # cfac_result
+_TARGET = struct.Struct("<IIQQ")  # cfac_target
 _PIECE = struct.Struct("<IIQQQ")  # cfac_piece
 _ETIMEDOUT = -110
+_BATCH: Final = 256  # results taken at a time
 
 BACKENDS: Final = ("auto", "io_uring", "libaio", "pread", "cufile", "mapped")
 VIEWS, CHECKSUM, EVENTS = 1, 2, 4
@@ -29,25 +33,6 @@ ITEMS, CHUNKS = 0, 1
 DIRECT_AUTO, DIRECT_NEVER, DIRECT_ALWAYS = 0, 1, 2
 PLACED, EMPTY = 4, 8
 PATH_FLAGS: Final = {1: "direct", 2: "in place"}
-
-
-class _Reference:
-    """One reference to a buffer, given back with this object."""
-
-    __slots__ = ("_buffer", "_release")
-
-    def __init__(self, buffer: int, release: Any) -> None:
-        self._buffer, self._release = buffer, release
-
-    def __del__(self) -> None:
-        self._release(self._buffer)
-
-
-def memory(address: int, length: int, buffer: int, release: Any) -> Any:
-    """Memory of the library as a ctypes array, which takes over a reference to its buffer."""
-    array: Any = (ctypes.c_ubyte * length).from_address(address)
-    array.reference = _Reference(buffer, release)
-    return array
 
 
 class Chunk(NamedTuple):
@@ -97,9 +82,13 @@ class Plan:
         by_number = {w.tensor.number: w for w in wanted}
         entries = list(_ITEM.iter_unpack(self._array("items", _ITEM.size)))
         self.items = [by_number[entry[0]] for entry in entries]
-        #: Of each item: its first chunk, and how many it lies in.
-        self.spans = [(entry[4], entry[1]) for entry in entries]
+        self._entries = entries
         self.chunk_size = chunk_size
+
+    def span(self, item: int) -> tuple[int, int]:
+        """An item's first chunk, and how many it lies in."""
+        entry = self._entries[item]
+        return entry[4], entry[1]
 
     def _array(self, what: str, size: int) -> bytes:
         count = c_size_t()
@@ -160,9 +149,10 @@ class Job:
         self._finalizer.atexit = False
         self._result = binding.Result()
 
-    def into(self, item: int, address: int, length: int, *, device: bool) -> None:
-        """Give an item's destination, before the start."""
-        result = self.library.cfac_job_into(self.handle, item, address, length, int(device))
+    def into(self, targets: Iterable[tuple[int, bool, int, int]]) -> None:
+        """Give items' destinations, before the start: (item, on a device?, address, bytes)."""
+        packed = [_TARGET.pack(*target) for target in targets]
+        result = self.library.cfac_job_into_many(self.handle, b"".join(packed), len(packed))
         binding.check(result, binding.Error(result, binding.ARGUMENT, 0, b"", b"no destination"))
 
     def start(self) -> None:
@@ -187,6 +177,31 @@ class Job:
             pass
         assert not isinstance(result, bool)
         return result
+
+    def results(self) -> Generator[tuple[int, int, int, int, int], None, None]:
+        """All items to the end, as cfac_result: (index, flags, address, bytes, buffer).
+
+        The buffer's reference is the caller's.  Close the iterator to stop early.
+        """
+        array: Any = (binding.Result * _BATCH)()
+        take, error = self.library.cfac_job_next_many, byref(self._error)
+        owner = os.getpid()
+        while True:
+            count = take(self.handle, POLL_MS, array, _BATCH, error)
+            if count == _ETIMEDOUT:
+                continue
+            if not binding.check(count, self._error):
+                return
+            batch = _RESULT.iter_unpack(ctypes.string_at(array, count * _RESULT.size))
+            try:
+                for result in batch:
+                    if os.getpid() != owner:  # forked: the call says so
+                        self.library.cfac_buffer_release(result[4])
+                        binding.check(take(self.handle, 0, array, 1, error), self._error)
+                    yield result
+            finally:  # what was taken and got to nobody
+                for _, _, _, _, buffer in batch:
+                    self.library.cfac_buffer_release(buffer)
 
     def checksum(self, chunk: int) -> int:
         """CRC-32C of a chunk that is read."""

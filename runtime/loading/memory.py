@@ -1,19 +1,45 @@
 """Tensors over memory of the C library.
 
-A tensor's storage keeps a ctypes array alive, and that a counted reference to the buffer: the
-memory is freed, or its ring buffer reused, when the last tensor over it is gone.
+A tensor's storage holds a counted reference to the buffer, by DLPack: the memory is freed, or its
+ring buffer reused, when the last tensor over it is gone.  No Python code runs then: an interrupt
+(Ctrl-C) that came in a ``__del__`` would be lost.
 """
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cfac.native import binding
-from cfac.runtime.loading.job import memory
 from cfac.runtime.loading.selection import Wanted
 
 if TYPE_CHECKING:
     import torch
+
+_NAME = b"dltensor"
+
+
+@cache
+def _tools() -> tuple[Any, Any, Any]:
+    """What makes DLPack of a buffer, a capsule of that, and a tensor of that."""
+    import torch
+
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype = ctypes.py_object
+    capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return binding.library().cfac_buffer_dlpack, capsule, torch.from_dlpack
+
+
+def bytes_of(address: int, length: int, buffer: int) -> torch.Tensor:
+    """Memory of the library as a uint8 tensor, which takes over a reference to its buffer."""
+    pack, capsule, tensor = _tools()
+    packed = pack(buffer, address, length)
+    if not packed:
+        binding.library().cfac_buffer_release(buffer)
+        raise MemoryError("no memory for a tensor")
+    made: torch.Tensor = tensor(capsule(packed, _NAME, None))
+    return made
 
 
 def shaped(wanted: Wanted, raw: torch.Tensor) -> torch.Tensor:
@@ -29,14 +55,11 @@ def shaped(wanted: Wanted, raw: torch.Tensor) -> torch.Tensor:
     return tensor[wanted.index].clone() if wanted.index else tensor
 
 
-def over(wanted: Wanted, result: binding.Result, release: Any) -> torch.Tensor:
+def over(wanted: Wanted, address: int, length: int, buffer: int, release: Any) -> torch.Tensor:
     """The tensor of a delivered item; takes over its reference."""
-    import torch
+    if not length:
+        import torch
 
-    if not result.length:
-        release(result.buffer)
+        release(buffer)
         return shaped(wanted, torch.empty(0, dtype=torch.uint8))
-    array = memory(result.data, result.length, result.buffer, release)
-    if wanted.exact:
-        return torch.frombuffer(array, dtype=wanted.dtype()).view(wanted.rows())
-    return shaped(wanted, torch.frombuffer(array, dtype=torch.uint8))
+    return shaped(wanted, bytes_of(address, length, buffer))

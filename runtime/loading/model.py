@@ -7,7 +7,9 @@ import os
 import struct
 import weakref
 from ctypes import byref, c_char_p, c_size_t, c_void_p
-from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 from cfac.native import binding
 from cfac.runtime.loading.files import Files, IndexFileError
@@ -16,8 +18,7 @@ _TENSOR = struct.Struct("<QQQQQIIII")  # cfac_tensor
 _ALLOW_DUPLICATES = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """What a header says about a tensor.
 
     ``dtype`` is the header's word (``"BF16"``), ``shape`` counts elements (also of packed types),
@@ -65,15 +66,22 @@ class Model:
         if count.value == 0:
             return []
         raw = ctypes.string_at(array, count.value * _TENSOR.size)
-        found = []
-        for number, fields in enumerate(_TENSOR.iter_unpack(raw)):
-            name, shape, length, begin, end, ndim, dtype, file, _ = fields
-            sizes = struct.unpack(f"<{ndim}Q", ctypes.string_at(shape, ndim * 8)) if ndim else ()
-            text = ctypes.string_at(name, length).decode()
-            info = TensorInfo(
-                *(text, binding.DTYPES[dtype], sizes, self.paths[file], begin, end, file, number)
-            )
-            found.append(info)
+        found: list[TensorInfo] = []
+        for file, group in groupby(_TENSOR.iter_unpack(raw), itemgetter(7)):
+            path, rows = self.paths[file], list(group)
+            # A header's names are in one piece of memory, and its shapes in another.
+            text, sizes = _Region(), _Region()
+            text.take(min(r[0] for r in rows), max(r[0] + r[2] for r in rows))
+            shaped = [r for r in rows if r[5]]
+            if shaped:
+                sizes.take(min(r[1] for r in shaped), max(r[1] + 8 * r[5] for r in shaped))
+            numbers = struct.unpack(f"<{len(sizes.data) // 8}Q", sizes.data)
+            for name, shape, length, begin, end, ndim, dtype, _, _ in rows:
+                at, first = name - text.start, (shape - sizes.start) // 8
+                label = text.data[at : at + length].decode()
+                dims = numbers[first : first + ndim] if ndim else ()
+                word = binding.DTYPES[dtype]
+                found.append(TensorInfo(label, word, dims, path, begin, end, file, len(found)))
         return found
 
     def _choose(self, files: Files) -> dict[str, TensorInfo]:
@@ -118,6 +126,15 @@ class Model:
             self.handle, tensor.number, begin, length, into, byref(error)
         )
         binding.check(result, error)
+
+
+class _Region:
+    """A copy of some of the library's memory."""
+
+    start, data = 0, b""
+
+    def take(self, begin: int, end: int) -> None:
+        self.start, self.data = begin, ctypes.string_at(begin, end - begin)
 
 
 def _encoded(path: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -104,12 +105,7 @@ def local(
     plan = Plan(model, wanted, chunk_size, 1, 0)
     job = Job(plan, settings, checksum=manifest is not None)
     try:
-        for index, item in enumerate(plan.items):
-            target = targets.get(item.tensor.number)
-            if target is not None and item.exact:
-                device = target.device.type == "cuda"
-                size = target.numel() * target.element_size()
-                job.into(index, target.data_ptr(), size, device=device)
+        job.into(_destinations(plan, targets))
         checker = Checker(model, plan, manifest) if manifest else None
         begin = time.monotonic()
         job.start()
@@ -120,24 +116,33 @@ def local(
         job.close()
 
 
+def _destinations(plan: Plan, targets: Targets) -> Iterator[tuple[int, bool, int, int]]:
+    if not targets:
+        return
+    for index, item in enumerate(plan.items):
+        target = targets.get(item.tensor.number)
+        if target is not None and item.exact:
+            yield index, target.device.type == "cuda", target.data_ptr(), item.length
+
+
 def _items(job: Job, plan: Plan, checker: Checker | None) -> Pass:
     release = job.library.cfac_buffer_release
-    for index, item in enumerate(plan.items):
-        result = job.next()
-        assert result is not None and result.index == index
-        placed, tensor = bool(result.flags & jobs.PLACED), None
-        if item.hidden:
-            release(result.buffer)
-        elif not placed:
-            # From here on the reference belongs to the tensor, whatever is raised.
-            tensor = over(item, result, release)
-        if checker is not None:
-            first, count = plan.spans[index]
-            for chunk in range(max(first, checker.done), first + count):
-                checker.check(chunk, job.checksum(chunk))
-        if not item.hidden:
-            yield item, tensor
-        del tensor
+    items, tensor = plan.items, None
+    with closing(job.results()) as results:
+        for index, flags, address, length, buffer in results:
+            item = items[index]
+            if item.hidden:
+                release(buffer)
+            elif not flags & jobs.PLACED:
+                # From here on the reference belongs to the tensor, whatever is raised.
+                tensor = over(item, address, length, buffer, release)
+            if checker is not None:
+                first, count = plan.span(index)
+                for chunk in range(max(first, checker.done), first + count):
+                    checker.check(chunk, job.checksum(chunk))
+            if not item.hidden:
+                yield item, tensor
+            tensor = None
 
 
 def fill_report(report: Report, job: Job, checker: Checker | None) -> None:

@@ -20,58 +20,61 @@ def sort_targets(
     one after the other in file order, as if each were loaded alone. ``device`` is the CUDA device
     that data may be read to, or -1.
     """
+    import torch
+
+    strided = torch.strided
     direct: dict[int, torch.Tensor] = {}
-    copied: dict[int, torch.Tensor] = {}
+    spans: list[tuple[int, int, int, int]] = []
     for item in wanted:
-        target = tensors[item.tensor.name]
-        where = f"{item.tensor.path}: tensor {item.tensor.name!r}"
-        if target.device.type == "meta":
-            raise ValueError(f"{where}: its target has no memory: it is on the device 'meta'")
-        if tuple(target.shape) != item.final_shape():
-            shape, given = list(item.final_shape()), list(target.shape)
-            raise ValueError(f"{where} has shape {shape}, its target {given}")
-        fits = item.exact and target.dtype == item.dtype() and _plain(target, device)
-        (direct if fits else copied)[item.tensor.number] = target
-    for number in _overlapping(direct, copied):
-        del direct[number]
+        info = item.tensor
+        target, number, shape = tensors[info.name], info.number, item.final_shape()
+        place = target.device
+        if place.type == "meta":
+            raise ValueError(
+                f"{info.path}: tensor {info.name!r}: its target has no memory: it is on the "
+                "device 'meta'"
+            )
+        if target.shape != shape:
+            raise ValueError(
+                f"{info.path}: tensor {info.name!r} has shape {list(shape)}, its target "
+                f"{list(target.shape)}"
+            )
+        cpu = place.type == "cpu"
+        space = 0 if cpu else 1 + (place.index or 0)
+        plain = target.layout is strided and target.is_contiguous()
+        if (
+            plain
+            and (cpu or (place.type == "cuda" and place.index == device))
+            and item.exact
+            and target.dtype == item.dtype()
+            and not (target.is_conj() or target.is_neg())
+        ):
+            direct[number] = target
+            begin, size = target.data_ptr(), item.length
+        else:
+            begin, size = _extent(target)
+        if size:
+            spans.append((space, begin, begin + size, number))
+    for number in _overlapping(spans):
+        direct.pop(number, None)
     return direct
 
 
-def _plain(target: torch.Tensor, device: int) -> bool:
-    """Whether its memory is its elements, in order, where reads can go."""
-    import torch
-
-    if target.layout is not torch.strided or not target.is_contiguous():
-        return False
-    if target.is_conj() or target.is_neg():
-        return False
-    on_device = target.device.type == "cuda" and target.device.index == device
-    return bool(target.device.type == "cpu" or on_device)
-
-
-def _overlapping(
-    direct: Mapping[int, torch.Tensor], copied: Mapping[int, torch.Tensor]
-) -> set[int]:
-    """The numbers of those in ``direct`` that share memory with any other target."""
-    spans = sorted(
-        (*_extent(target), number)
-        for targets in (direct, copied)
-        for number, target in targets.items()
-        if target.numel() > 0
-    )
+def _overlapping(spans: list[tuple[int, int, int, int]]) -> set[int]:
+    """The numbers of those that share memory; of (address space, first byte, end, number)."""
     shared: set[int] = set()
     reached, holder = (0, 0), -1
-    for space, begin, end, number in spans:
+    for space, begin, end, number in sorted(spans):
         if (space, begin) < reached:
             shared |= {number, holder}
         if (space, end) > reached:
             reached, holder = (space, end), number
-    return shared & set(direct)
+    return shared
 
 
-def _extent(target: torch.Tensor) -> tuple[int, int, int]:
-    """(address space, first byte, end) of what it reaches."""
-    space = 0 if target.device.type == "cpu" else 1 + (target.device.index or 0)
+def _extent(target: torch.Tensor) -> tuple[int, int]:
+    """(first byte, bytes) of what a tensor reaches."""
+    if target.numel() == 0:
+        return 0, 0
     reach = sum((n - 1) * s for n, s in zip(target.shape, target.stride(), strict=True)) + 1
-    begin = target.data_ptr()
-    return space, begin, begin + reach * target.element_size()
+    return target.data_ptr(), reach * target.element_size()
