@@ -49,7 +49,8 @@ def test_every_cell_with_every_loader_gives_the_same_bytes(folder):
                 assert (sample["checksum"] is None) == (label == "raw reads")
         assert len({s["checksum"] for one in sides.values() for s in one if s["checksum"]}) == 1
         for ratio in data["over_cfac"][cell].values():
-            assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
+            for one in (ratio, ratio["cpu"]):
+                assert 0 < one["low"] <= one["median"] <= one["high"]
     # what is read into existing tensors needs less memory of its own than what is kept
     kept, filled = (
         data["samples"][f"moe cold {where}"]["raw reads"] for where in ("fresh", "into")
