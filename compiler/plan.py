@@ -24,6 +24,7 @@ from cfac.compiler.model import (
     Process,
     Ref,
     Refined,
+    RunKind,
     Site,
     Spec,
     State,
@@ -170,7 +171,9 @@ def _process(spec: Spec, process: Process) -> dict[str, Any]:
     }
 
 
-def _component(spec: Spec, component: Component, version: VersionTest) -> dict[str, Any]:
+def _component(
+    spec: Spec, component: Component, run: RunKind, version: VersionTest
+) -> dict[str, Any]:
     process, policy = component.process, component.policy
     return {
         "states": [state.name for state in component.states],
@@ -179,6 +182,7 @@ def _component(spec: Spec, component: Component, version: VersionTest) -> dict[s
         "when": _condition(component.when, version),
         "process": process and _process(spec, process),
         "policy": policy and {"gc": policy.gc, "until": policy.until.state},
+        **({"run": run} if run != "own" else {}),
     }
 
 
@@ -278,11 +282,14 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
                 "default": param.default,
                 "argv": [option for source in param.sources for option in source.argv],
                 "programs": [list(s.program) for s in param.sources if s.program],
-                "at": sorted({str(source.at) for source in param.sources if source.at}),
+                "at": sorted({f"{s.at.component}.{s.at.state}" for s in param.sources if s.at}),
             }
             for param in spec.params.values()
         },
-        "components": {c.name: _component(spec, c, version) for c in spec.components.values()},
+        "components": {
+            c.name: _component(spec, c, spec.run_of(c.name), version)
+            for c in spec.components.values()
+        },
         "transitions": {
             f"{component.name}.{state.name}": _transition(
                 state, bindings.get((component.name, state.name)), birth=state in births

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cfac.runtime.errors import ChannelError
+from cfac.runtime.run import ENVIRONMENT, SWITCH
 
 #: How often /proc is looked at, seconds.
 _PAUSE = 0.05
@@ -78,6 +79,11 @@ def _positional(words: Sequence[str]) -> str | None:
     return _option(words, "--model")
 
 
+def without_runs() -> dict[str, str]:
+    """This process's environment; an engine that is started here has no part in its runs."""
+    return {key: value for key, value in os.environ.items() if key not in (ENVIRONMENT, SWITCH)}
+
+
 @dataclass(eq=False, slots=True)
 class Engine:
     """A running server."""
@@ -103,7 +109,7 @@ class Engine:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {})},
+                    env={**without_runs(), **(environment or {})},
                     start_new_session=True,
                 )
         except OSError as error:

@@ -5,7 +5,7 @@
     |-- old: Active -------------| told ---- GMemFreed - Destroyed
 
 A switch is a run of its own (specs/vllm/model-switching.yaml), with this process as its
-root.  The new engine joins it through ``CFAC_RUN`` and waits in it for ``old.*.GMemFreed``;
+root.  The new engine joins it through ``CFAC_SWITCH_RUN`` and waits in it for ``old.*.GMemFreed``;
 the old one's states are published here, when all of its processes are gone.
 
 *Told* is the point of no return: until SIGTERM is sent, a new model that fails costs
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cfac.runtime.errors import ChannelError, ComponentFailed
-from cfac.runtime.run import ENVIRONMENT, Run, create_run
+from cfac.runtime.run import SWITCH, Run, create_run
 from cfac.runtime.session import Place, Session
 from cfac.runtime.switching.engines import Engine, Server
 from cfac.runtime.switching.predict import Prediction, Record, SwitchHistory, predict
@@ -156,7 +156,7 @@ class Switch:
             Place(self.session, f"old.{state}", rank).publish()
 
     def _start_new(self) -> None:
-        environment = {ENVIRONMENT: self.run.environment()} if self.run else {}
+        environment = {SWITCH: self.run.environment()} if self.run else {}
         self.engine = Engine.start(self.server, self.log(self.server), environment)
         self.tell("started", model=self.server.model, pid=self.engine.pid)
 
@@ -280,7 +280,7 @@ class Switch:
             why = "asked not to" if old.command else "its command is not known"
             return f"{reason}; {old.model} is stopped and not started again ({why})"
         try:
-            self.old = Engine.start(old, self.log(old), {ENVIRONMENT: ""})
+            self.old = Engine.start(old, self.log(old))
             self.tell("restarted", model=old.model, pid=self.old.pid)
             await self._until_healthy(self.old)
         except ChannelError as error:

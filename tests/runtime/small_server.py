@@ -18,7 +18,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from cfac.runtime.run import Run
+from cfac.runtime.run import SWITCH, Run
 from cfac.runtime.session import Place, Session
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--hang", action="store_true")
     parser.add_argument("--unpatched", action="store_true")
     options = parser.parse_args()
-    run = None if options.unpatched else Run.from_environment()
+    run = None if options.unpatched else Run.from_environment(SWITCH)
     session = Session(run) if run else None
     if session:
         values = {"device": "cpu", "executor": "uni"}
