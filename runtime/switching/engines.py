@@ -58,6 +58,10 @@ class Server:
             raise ChannelError(f"not an http:// address: {url}")
         return cls(model, url.rstrip("/"), tuple(words))
 
+    def describe(self) -> dict[str, Any]:
+        """For a state file."""
+        return {"model": self.model, "url": self.url, "command": list(self.command)}
+
 
 def _option(words: Sequence[str], name: str) -> str | None:
     """The last value of an option, ``--a b`` or ``--a=b``."""
@@ -195,11 +199,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """For a state file."""
-        server = self.server
-        return {
-            "model": server.model, "url": server.url, "command": list(server.command),
-            "pid": self.pid, "born": self.born,
-        }  # fmt: skip
+        return {**self.server.describe(), "pid": self.pid, "born": self.born}
 
 
 @dataclass(frozen=True, slots=True)
