@@ -48,17 +48,19 @@ def model(engine) -> Path:
 
 @pytest.fixture(scope="session")
 def patched(engine, tmp_path_factory):
-    """patched(spec) -> a copy of the engine with that spec's patch; one copy per spec."""
-    made: dict[Path, Patched] = {}
+    """patched(spec, …) -> a copy of the engine with the specs' one patch; a copy for each."""
+    made: dict[tuple[Path, ...], Patched] = {}
     build = ROOT / "build" / "engine"
 
-    def make(spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", fresh=False) -> Patched:
-        spec = spec.resolve()
-        if spec in made and not fresh:
-            return made[spec]
+    def make(
+        spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", *more: Path, fresh=False
+    ) -> Patched:
+        specs = tuple(path.resolve() for path in (spec, *more))
+        if specs in made and not fresh:
+            return made[specs]
         out = tmp_path_factory.mktemp("patches")
         site = vllm_server.site_packages(engine)
-        cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
+        cfac("compile", *map(str, specs), "--engine", str(site), "-o", str(out))
         patch = next(out.glob("*.patch"))
         # hard links need the engine's own file system
         package = build / f"test-{os.getpid()}-{len(made)}{'-fresh' if fresh else ''}"
@@ -66,7 +68,7 @@ def patched(engine, tmp_path_factory):
         cfac("apply", str(patch), "--engine", str(package))
         result = Patched(package, patch)
         if not fresh:
-            made[spec] = result
+            made[specs] = result
         folders.append(package)
         return result
 
