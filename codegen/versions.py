@@ -71,11 +71,15 @@ def _idle(component: Component) -> Component:
 
 
 def present(spec: Spec, version: str) -> set[str]:
-    """The transitions of the components that this version of the engine has."""
+    """The transitions of the components that this version of the engine has.
+
+    Those of a library's components are not the engine's.
+    """
     return {
         f"{component.name}.{state.name}"
         for component, state in spec.transitions()
-        if version_holds(component.when, version, Diagnostics())
+        if spec.run_of(component.name) != "local"
+        and version_holds(component.when, version, Diagnostics())
     }
 
 

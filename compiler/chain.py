@@ -49,7 +49,10 @@ def place(spec: Spec, graph: Graph, out: Diagnostics) -> Placing:
                     help="each stock transition happens once: remove one of the entries",
                 )
                 break
+    spoken = {spec.run_of(ref.component) for rank in spec.chain for ref in rank}
     for component, state in spec.transitions():
+        if spec.run_of(component.name) not in spoken:
+            continue  # of another run than any that the chain speaks of
         nodes = graph.ids[component.name, state.name]
         missing = [n for n in nodes if n not in placing.classes]
         if state.aux or not missing:

@@ -11,6 +11,9 @@ spec's own).  Otherwise:
 - waits of a state, entries of ``merge``, ``defer``, ``remember`` and ``engine.unsupported``
   are united;
 - of the engine's versions, those that all allow are left.
+
+What ``channel`` and ``run`` say goes with a spec's components (compiler/runs.py): a spec of a
+library has another transport than the engine, which is no contradiction.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _UNITED: frozenset[Path] = frozenset(
     }
 )
 _LISTS: frozenset[Path] = frozenset(
-    {("merge",), ("defer",), ("remember",), ("engine", "unsupported")}
+    {("merge",), ("defer",), ("remember",), ("engine", "unsupported"), ("params", "*", "from")}
 )
 
 
@@ -53,13 +56,31 @@ class Document:
     files: Set[str]
 
 
+def is_local(document: Document, documents: Sequence[Document]) -> bool:
+    """Whether a document is of a library beside others that are of an engine."""
+    engines = any(one.root.get("engine") is not None for one in documents)
+    own = any(document.root.get(key) is not None for key in ("engine", "bind"))
+    return engines and not own
+
+
 def compose(documents: Sequence[Document], diagnostics: Diagnostics) -> MapNode:
     """All documents as one; its name is theirs, joined by ``+``."""
+    if len(documents) > 1:
+        documents = [
+            _without(one, {"include", *(["channel"] if is_local(one, documents) else [])})
+            for one in documents
+        ]
     first = documents[0]
     for other in documents[1:]:
         root = _Composer(first.files, other.files, diagnostics).maps(first.root, other.root, ())
         first = Document(root, first.files | other.files)
     return first.root
+
+
+def _without(document: Document, keys: Set[str]) -> Document:
+    """A document without some of its keys; what it includes is laid under it already."""
+    kept = tuple((key, value) for key, value in document.root.entries if key.text not in keys)
+    return Document(MapNode(kept, document.root.span), document.files)
 
 
 class _Composer:

@@ -15,6 +15,7 @@ from cfac.compiler.model import Spec
 from cfac.compiler.names import resolve
 from cfac.compiler.overlay import overlay
 from cfac.compiler.recorded import fill_in
+from cfac.compiler.runs import check_runs, runs
 from cfac.compiler.shape import check_shape
 from cfac.compiler.yamlpos import ListNode, MapNode, Node, ScalarNode, parse, read_text
 
@@ -142,4 +143,7 @@ def _load(
     elif model is not None:
         message = f"{spec.name} has no 'refine': there is nothing to read a model's layout for"
         diagnostics.error("CF624", message, spec.span)
-    return resolve(replace(spec, sources=sources), root, diagnostics), diagnostics
+    spec = replace(spec, sources=sources, runs=runs(documents, spec))
+    spec = resolve(spec, root, diagnostics)
+    check_runs(spec, diagnostics)
+    return spec, diagnostics

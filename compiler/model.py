@@ -25,6 +25,8 @@ BirthKind = Literal["fork", "prespawn"]
 BIRTHS: tuple[BirthKind, ...] = ("fork", "prespawn")
 #: Why a transition comes after another one's: it waits, or its process begins there.
 WaitKind = Literal["after"] | BirthKind
+#: Whose run a component's states belong to: see cfac.compiler.runs.
+RunKind = Literal["own", "joined", "local"]
 At = Literal["entry", "exit", "before", "after", "around", "replace_callee", "process_exit"]
 Scalar = str | int | float | bool | None
 
@@ -474,8 +476,14 @@ class Spec:
     counts: Mapping[str, int] = field(default_factory=dict)
     #: file name -> text, of the spec and all it includes; for carets and hashes.
     sources: Mapping[str, str] = field(default_factory=dict)
+    #: component -> the kind of its run, where that is not the engine's own (see runs).
+    runs: Mapping[str, RunKind] = field(default_factory=dict)
     #: file name of a recording -> the engine's version in it, and where it is asked for.
     recordings: Mapping[str, tuple[str | None, Span]] = field(default_factory=dict)
+
+    def run_of(self, component: str) -> RunKind:
+        """The kind of run that a component's states belong to."""
+        return self.runs.get(component, "own")
 
     def transitions(self) -> Iterator[tuple[Component, State]]:
         """Every transition: each component's states but its first."""

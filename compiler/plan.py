@@ -25,6 +25,7 @@ from cfac.compiler.model import (
     Process,
     Ref,
     Refined,
+    RunKind,
     Site,
     Spec,
     State,
@@ -186,7 +187,9 @@ def _aliases(process: Process) -> dict[str, list[str]]:
     return {a.state.state: [a.of.component, a.of.state] for a in process.aliases}
 
 
-def _component(spec: Spec, component: Component, version: VersionTest) -> dict[str, Any]:
+def _component(
+    spec: Spec, component: Component, run: RunKind, version: VersionTest
+) -> dict[str, Any]:
     process, policy = component.process, component.policy
     return {
         "states": [state.name for state in component.states],
@@ -200,6 +203,7 @@ def _component(spec: Spec, component: Component, version: VersionTest) -> dict[s
             "until": policy.until.state,
             **({"when": _condition(policy.when, version)} if policy.when else {}),
         },
+        **({"run": run} if run != "own" else {}),
     }
 
 
@@ -308,11 +312,14 @@ def _plan(spec: Spec, version: VersionTest) -> dict[str, Any]:
                 "default": param.default,
                 "argv": [option for source in param.sources for option in source.argv],
                 "programs": [list(s.program) for s in param.sources if s.program],
-                "at": sorted({str(source.at) for source in param.sources if source.at}),
+                "at": sorted({f"{s.at.component}.{s.at.state}" for s in param.sources if s.at}),
             }
             for param in spec.params.values()
         },
-        "components": {c.name: _component(spec, c, version) for c in spec.components.values()},
+        "components": {
+            c.name: _component(spec, c, spec.run_of(c.name), version)
+            for c in spec.components.values()
+        },
         "transitions": {
             f"{component.name}.{state.name}": _transition(
                 state, bindings.get((component.name, state.name)), version, birth=state in births

@@ -393,6 +393,10 @@ class ChannelModel(Strict):
     transport: Literal["thread", "process", "coroutine"] = Field(
         default=ABSENT, description="What the components are; process is the default."
     )
+    run: Literal["own", "joined"] = Field(
+        default=ABSENT,
+        description="Whose run: the engine's own (the default), or one that another program makes.",
+    )
 
 
 ChainEntry = Annotated[

@@ -32,7 +32,7 @@ def check_bindings(
             if binding is not None:
                 waits = key in merged or may_wait(root, component.name, state.name)
                 _check_binding(binding, state, number == 0, waits, diagnostics)
-            if number > 0 and is_bound(spec, root):
+            if number > 0 and is_bound(spec, root) and spec.run_of(component.name) != "local":
                 missing = unclear is not None and component.name not in unclear
                 if binding is not None or (missing and state not in births):
                     _check_complete(component, state, binding, root, diagnostics)

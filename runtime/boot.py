@@ -27,6 +27,7 @@ from cfac.runtime.session import Place, Session
 from cfac.runtime.trace import current_process_name
 
 if TYPE_CHECKING:
+    from cfac.runtime.parts import Together
     from cfac.runtime.recording import Recording
 
 _T = TypeVar("_T")
@@ -35,21 +36,34 @@ _Lazy = Callable[[], Any] | None
 log = logging.getLogger("cfac")
 
 
-def attach(plan_path: str) -> Hooks:
+def attach(plan_path: str) -> Hooks | Together:
     """The hooks of one plan for this process.  Raises where the plan cannot be read."""
     if not log.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("cfac: %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
-    return Hooks(Plan.read(plan_path))
+    plan = Plan.read(plan_path)
+    if not any("run" in entry for entry in plan.components.values()):
+        return Hooks(plan)
+    from cfac.runtime.parts import VARIABLES, Together, split
+
+    parts = split(plan.data)
+    hooks = {kind: Hooks(Plan.of(part), VARIABLES[kind]) for kind, part in parts.items()}
+    return Together(**hooks) if len(hooks) > 1 else next(iter(hooks.values()))
 
 
 class Hooks:
-    """The calls that generated lines make.  One per process; follows forks."""
+    """The calls that generated lines make.  One per process and run; follows forks.
 
-    def __init__(self, plan: Plan) -> None:
+    ``variable``: in which environment variable this process's run is named.
+    """
+
+    def __init__(self, plan: Plan, variable: str = ENVIRONMENT) -> None:
         self.plan = plan
+        self.variable = variable
+        #: the run is another program's, and only joined here
+        self.joins = variable != ENVIRONMENT
         self.observe_only = os.environ.get("CFAC_OBSERVE") == "1"
         self.delays = Delays.from_environment()
         timeout = os.environ.get("CFAC_WAIT_TIMEOUT")
@@ -57,12 +71,13 @@ class Hooks:
         self._roots = set(plan.roots())
         self.session: Session | None = None
         #: this start is not observed: everything is as in the stock engine
-        self.stock = os.environ.get(ENVIRONMENT) == OFF
+        self.stock = os.environ.get(variable) == OFF
         self._said: set[str] = set()
         self._awaits_birth = False
         self._deferred_outside = False
         self.schedule = Schedule(self)
-        self.recording = _recording(plan) if os.environ.get("CFAC_RECORD") else None
+        records = os.environ.get("CFAC_RECORD") and not self.joins
+        self.recording = _recording(plan) if records else None
         #: what the generated calls name: the schedule's
         self.start = self.schedule.start
         self.context = self.schedule.context
@@ -232,13 +247,19 @@ class Hooks:
         """
         if self.stock or (self.observe_only and self.recording is None):
             return False
-        return self.session is not None or Run.from_environment() is not None
+        return self.session is not None or self._run() is not None
 
     # -- runs -------------------------------------------------------------------
 
+    def _run(self) -> Run | None:
+        """The run that this process was started in."""
+        return Run.from_environment(self.variable)
+
     def _begins_run(self, name: str) -> bool:
         component, _, state = name.partition(".")
-        return component in self._roots and state == self.plan.states(component)[0]
+        return (
+            not self.joins and component in self._roots and state == self.plan.states(component)[0]
+        )
 
     def applies(self, name: str, kind: str, number: int | None) -> bool:
         """Whether a site's condition holds, by what is known of this start's parameters."""
@@ -246,9 +267,10 @@ class Hooks:
             return True
         if self._begins_run(name):  # nothing is known of the start that would begin here
             return Plan.of(self.plan.data).applies(name, kind, number)
-        run = None if self.plan.settled else Run.from_environment()
+        run = None if self.plan.settled else self._run()
         if run is not None:
-            self.plan.params = {**run.params(), **self.plan.params}
+            told, known = run.params(), self.plan.params
+            self.plan.params = {**known, **told} if self.joins else {**told, **known}
         return self.plan.applies(name, kind, number)
 
     def _begin_run_at(self, name: str) -> None:
@@ -261,11 +283,11 @@ class Hooks:
             self.schedule.give_up()
             self.session.close()
         self.session, self.stock = None, True
-        os.environ[ENVIRONMENT] = OFF  # if the run cannot be made, all stay silent
+        os.environ[self.variable] = OFF  # if the run cannot be made, all stay silent
         self.plan = Plan.of(self.plan.data)
         run = create_run(self.plan.data, observe=self.observe_only)
         self.stock = False
-        os.environ[ENVIRONMENT] = run.environment()
+        os.environ[self.variable] = run.environment()
         self.session = Session(run)
         log.info("run %s of plan %s (trace in %s)", run.id, self.plan.name, run.folder)
         self._defer_outside()
@@ -310,14 +332,17 @@ class Hooks:
     def join(self, name: str) -> Session | None:
         """This process's session; joins the run it was started in."""
         if self.session is None:
-            run = Run.from_environment()
+            run = self._run()
             if run is None:
-                self.say(
-                    f"{name} was reached outside of a run (this way to start the engine "
-                    "does not pass the root's first state): not observed"
-                )
+                if not self.joins:
+                    self.say(
+                        f"{name} was reached outside of a run (this way to start the engine "
+                        "does not pass the root's first state): not observed"
+                    )
                 return None
             self.session = Session(run)
+            if self.joins:  # who made the run knows what is only a default here
+                self.plan.params.update(run.params())
             self._defer_outside()
             self.schedule.joined(self.session)
         return self.session
@@ -362,9 +387,13 @@ class Hooks:
     def _become_stock(self, session: Session, reason: str) -> None:
         """The configuration is declared unsupported: one log line, then all is as in stock."""
         session.record("note", text=f"unsupported: {reason}")
+        if self.joins:  # who made the run counts on the order
+            component = next(iter(session.started), self.plan.name)
+            session.post({"op": "fail", "c": component, "error": f"is unsupported: {reason}"})
+            return
         self.schedule.give_up()  # while there is an owner, so that they do not miss it
         session.post({"op": "dissolve", "reason": reason})
-        os.environ[ENVIRONMENT] = OFF
+        os.environ[self.variable] = OFF
         self.stock = True
         self.say(f"this start is as stock: {reason}")
 

@@ -114,7 +114,7 @@ def describe_status(status: int | None) -> str:
 
 def processes_of_run(run_id: str) -> list[int]:
     """The pids whose environment names the run, our own excluded (proc(5), environ)."""
-    needle = f"CFAC_RUN={run_id}".encode()
+    needles = tuple(f"{name}={run_id}".encode() for name in ("CFAC_RUN", "CFAC_SWITCH_RUN"))
     found = []
     try:
         entries = os.listdir("/proc")
@@ -124,6 +124,6 @@ def processes_of_run(run_id: str) -> list[int]:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
-            if any(word.startswith(needle) for word in file.read().split(b"\0")):
+            if any(word.startswith(needles) for word in file.read().split(b"\0")):
                 found.append(int(entry))
     return found

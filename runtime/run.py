@@ -23,6 +23,8 @@ from typing import Any
 from cfac.runtime.errors import ChannelError
 
 ENVIRONMENT = "CFAC_RUN"
+#: The same for a run that another program made and this engine joins: a switch (parts.py).
+SWITCH = "CFAC_SWITCH_RUN"
 #: ``CFAC_RUN=off``: this start is not observed; children stay silent.
 OFF = "off"
 #: What a run is called (see create_run).
@@ -69,9 +71,9 @@ class Run:
             return {}
 
     @classmethod
-    def from_environment(cls) -> Run | None:
+    def from_environment(cls, variable: str = ENVIRONMENT) -> Run | None:
         """The run that this process belongs to, or None."""
-        parts = os.environ.get(ENVIRONMENT, "").split(":", 2)
+        parts = os.environ.get(variable, "").split(":", 2)
         return cls(*parts) if len(parts) == 3 else None
 
 
@@ -163,7 +165,7 @@ def _start_owner(run: Run) -> None:
         listener.listen(4096)  # the kernel takes what net.core.somaxconn allows
         arguments = [run.id, run.folder, str(os.getpid())]
         script = os.path.join(here, "owner_main.py")
-        environment = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}
+        environment = {k: v for k, v in os.environ.items() if k not in (ENVIRONMENT, SWITCH)}
         environment["CFAC_OWNER_TOKEN"] = run.token  # argv is for everybody to read
         # Its number there: another than here, or an old C library leaves close-on-exec set.
         number = 3 if listener.fileno() != 3 else 4

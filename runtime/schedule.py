@@ -232,7 +232,7 @@ class Schedule:
         The first of several replicas writes what is new; all of them read.
         """
         entries = (self.hooks.plan.data["engine"] or {}).get("remember")
-        if entries is None or not self.followed:
+        if entries is None or not self.followed or self.hooks.joins:
             return
         states = self.hooks.plan.states(place.component)
         try:
@@ -396,7 +396,9 @@ class Schedule:
     def _claim_role(self) -> None:
         """If this process was prespawned for this plan, it is told what to do here."""
         role = adopt.role
-        if role is not None and role.schedule is None and role.plan == self.hooks.plan.name:
+        plan = self.hooks.plan
+        mine = role is not None and role.plan == plan.name and role.component in plan.components
+        if role is not None and mine and role.schedule is None:
             role.schedule, self._early = self, role.component
 
     def born_early(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from cfac.runtime.client import Client
@@ -84,6 +85,7 @@ class Place:
 
         ``t``: when it was reached (CLOCK_MONOTONIC, ns), if that was before now.
         """
+        t = time.monotonic_ns() if t is None else t  # before others can hear of it
         self.session.post({"op": "set", "c": self.label, "s": self.state})
         self.record("publish", t)
 

@@ -102,6 +102,13 @@ def _plan(path: Path) -> dict[str, Any]:
 
 @click.command(short_help="Switch a gateway to another model.")
 @click.option("--to", required=True, metavar="COMMAND", help="'vllm serve MODEL --port N …'.")
+@click.option(
+    "--from",
+    "leaving",
+    metavar="URL|PID",
+    help="The server to leave: refuse if another one serves. If none does, the gateway takes "
+    "this one up.",
+)
 @click.option("--gateway", "address", default=_URL, show_default=True, help="The gateway.")
 @click.option("--model", help="The model's name, if the command does not say.")
 @click.option("--url", help="Where it will serve, if the command does not say.")
@@ -112,7 +119,15 @@ def _plan(path: Path) -> dict[str, Any]:
 @click.option("--old-ranks", type=int, help="Workers of the old engine.")
 @click.option("--new-ranks", type=int, help="Workers of the new engine.")
 @click.option("--no-restart", is_flag=True, help="Never start the old model again.")
-def switch(to: str, address: str, no_restart: bool, **options: Any) -> None:
+@click.option("--stop-first", is_flag=True, help="Stop the old server, then start the new one.")
+def switch(
+    to: str,
+    address: str,
+    leaving: str | None,
+    no_restart: bool,
+    stop_first: bool,
+    **options: Any,
+) -> None:
     """Start COMMAND's server behind the gateway, and stop the one that serves.
 
     Prints what happens, with seconds since the start. Exit code 1 if the new model does
@@ -120,7 +135,9 @@ def switch(to: str, address: str, no_restart: bool, **options: Any) -> None:
     if this command is ended.
     """
     asked = {name: value for name, value in options.items() if value not in (None, False)}
-    asked |= {"to": to} | ({"restart_old": False} if no_restart else {})
+    asked |= {"to": to} | ({"from": leaving} if leaving else {})
+    asked |= {"restart_old": False} if no_restart else {}
+    asked |= {"overlap": False} if stop_first else {}
     if not address.startswith(("http://", "https://")):
         raise click.BadParameter(f"not an http:// address: {address}", param_hint="--gateway")
     request = urllib.request.Request(  # noqa: S310 (http only, checked above)

@@ -25,7 +25,7 @@ sys.path.append(str(ROOT))  # cfac of this checkout, where none is installed
 
 from offline import Offline  # noqa: E402
 from prepare import SPEC, install_cfac, patched_copy  # noqa: E402
-from server import Server, copy_package  # noqa: E402
+from server import ENVIRONMENT, SETTINGS, Server, copy_package, free_port  # noqa: E402
 
 OUT = ROOT / "build" / "bench"
 SPECS = [SPEC, SPEC.with_name("fast-start.yaml")]
@@ -183,4 +183,17 @@ def bench() -> Iterator[None]:
         sys.exit(f"failed: {error}")
 
 
-__all__ = ["OBSERVED", "OUT", "SPEC", "STOCK", "Offline", "Server", "Side", "install_cfac"]
+__all__ = [
+    "ENVIRONMENT",
+    "OBSERVED",
+    "OUT",
+    "SETTINGS",
+    "SPEC",
+    "STOCK",
+    "Offline",
+    "Server",
+    "Side",
+    "free_port",
+    "install_cfac",
+    "patched_copy",
+]

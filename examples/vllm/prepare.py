@@ -51,13 +51,14 @@ def install_cfac(folder: Path) -> Path:
     return folder
 
 
-def patched_copy(engine: Path, spec: Path, folder: Path) -> tuple[Path, Path]:
-    """Compile ``spec`` into ``folder``/patches, apply it to a copy beside the engine.
+def patched_copy(engine: Path, spec: Path | list[Path], folder: Path) -> tuple[Path, Path]:
+    """Compile specs as one into ``folder``/patches, apply it to a copy beside the engine.
 
     Returns the copy and the patch.  Hard links need the engine's own file system.
     """
     shutil.rmtree(folder / "patches", ignore_errors=True)
-    cfac("compile", spec, "--engine", site_packages(engine), "-o", folder / "patches")
+    specs = [spec] if isinstance(spec, Path) else spec
+    cfac("compile", *specs, "--engine", site_packages(engine), "-o", folder / "patches")
     (patch,) = (folder / "patches").glob("*.patch")
     package = copy_package(engine, engine.with_name(f"{engine.name}-{folder.name}"))
     cfac("apply", patch, "--engine", package)

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cfac.runtime.errors import ChannelError
+from cfac.runtime.run import ENVIRONMENT, SWITCH
 
 #: How often /proc is looked at, seconds.
 _PAUSE = 0.05
@@ -57,6 +58,10 @@ class Server:
             raise ChannelError(f"not an http:// address: {url}")
         return cls(model, url.rstrip("/"), tuple(words))
 
+    def describe(self) -> dict[str, Any]:
+        """For a state file."""
+        return {"model": self.model, "url": self.url, "command": list(self.command)}
+
 
 def _option(words: Sequence[str], name: str) -> str | None:
     """The last value of an option, ``--a b`` or ``--a=b``."""
@@ -76,6 +81,11 @@ def _positional(words: Sequence[str]) -> str | None:
         if not word.startswith("-"):
             return word
     return _option(words, "--model")
+
+
+def without_runs() -> dict[str, str]:
+    """This process's environment; an engine that is started here has no part in its runs."""
+    return {key: value for key, value in os.environ.items() if key not in (ENVIRONMENT, SWITCH)}
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +113,7 @@ class Engine:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {})},
+                    env={**without_runs(), **(environment or {})},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -189,11 +199,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """For a state file."""
-        server = self.server
-        return {
-            "model": server.model, "url": server.url, "command": list(server.command),
-            "pid": self.pid, "born": self.born,
-        }  # fmt: skip
+        return {**self.server.describe(), "pid": self.pid, "born": self.born}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,23 @@
 
 - A request for the served model is handed to it, and its answer streamed back to its end.
 - A request for the coming model waits, and is answered by it.
-- Any other model is refused at once (404), and so is what comes while nothing can serve it
+- A request for the old model is served until its drain begins, at max{T + t1' - t2', T};
+  from then on it is refused (503, ``model_leaving``, with Retry-After), for the old model
+  must come to its end.  Those that it has are answered to their end.
+- Any other model is refused at once (404), and so is what comes while nothing is served
   (503), with the reason.
 
 ``GET /cfac/status`` says what is served; ``POST /cfac/switch`` begins a switch and streams
 its events, a JSON object a line, the last one with ``ok``.  The switch goes on if the caller
-goes away.  A state file names the served engine, so that a gateway that was killed finds it
-again: only requests in flight are lost.
+goes away.  A state file names the served engine and the switch under way, so that the next
+gateway goes on where one was killed: only requests in flight are lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 from dataclasses import fields, replace
@@ -24,7 +28,9 @@ import aiohttp
 from aiohttp import web
 
 from cfac.runtime.errors import ChannelError
+from cfac.runtime.switching import state
 from cfac.runtime.switching.engines import Engine, Server
+from cfac.runtime.switching.found import find
 from cfac.runtime.switching.predict import SwitchHistory
 from cfac.runtime.switching.switch import Settings, Switch
 
@@ -32,6 +38,8 @@ from cfac.runtime.switching.switch import Settings, Switch
 MAX_BODY = 256 << 20
 #: How long a server may take to say that it is well, seconds.
 _HEALTH_TIMEOUT = 5.0
+#: The events at which the state file changes.
+_SAVED = frozenset({"begin", "started", "told", "failed", "restarted"})
 #: RFC 9110, 7.6.1: headers of one connection only; and what aiohttp sets itself.
 _HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
@@ -51,6 +59,7 @@ class Gateway:
     ) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.folder, self.plan, self.settings = folder, plan, settings or Settings()
+        self._state = os.path.join(folder, "gateway.json")
         self.history = SwitchHistory(os.path.join(folder, "switches.jsonl"))
         self.engine: Engine | None = None
         self.coming: Server | None = None
@@ -82,9 +91,7 @@ class Gateway:
         self._client = aiohttp.ClientSession(
             timeout=no_limit, connector=connector, auto_decompress=False
         )
-        self._load()
-        if self._first is not None and self.engine is None:
-            self._begin(self._first, self.settings, asyncio.Queue())
+        await self._load()
         yield
         await self._client.close()
 
@@ -131,7 +138,9 @@ class Gateway:
         serving = self.engine.server.model if self.engine else None
         coming = self.coming.model if self.coming else None
         if model == serving and self.closed:
-            return _error(503, f"{model} is being replaced by {coming}", "model_leaving")
+            reason = f"{model} is being replaced by {coming}"
+            seconds = max(1, math.ceil(self._switch.freeing if self._switch else 0))
+            return _error(503, reason, "model_leaving", {"Retry-After": str(seconds)})
         if serving is None:
             reason = f"nothing is served{': ' + self.last_error if self.last_error else ''}"
             return _error(503, reason, "nothing_served")
@@ -211,10 +220,13 @@ class Gateway:
         })  # fmt: skip
 
     async def on_switch(self, request: web.Request) -> web.StreamResponse:
-        """``{"to": COMMAND, "model": …, "url": …, "queue": false, …}``; see `Settings`."""
+        """``{"to": COMMAND, "from": …, "model": …, "url": …, "queue": false}`` and `Settings`."""
         try:
             asked = await request.json()
             named = asked.pop("to"), asked.pop("model", None), asked.pop("url", None)
+            leaving = asked.pop("from", None)
+            if leaving is not None and not isinstance(leaving, str):
+                raise TypeError("from is a process id or an address, as text")
             queue = asked.pop("queue", False)
             settings = _settings(self.settings, asked)
             server = Server.of(*named)
@@ -224,7 +236,7 @@ class Gateway:
             what = f"to {self.coming.model}" if self.coming else ""
             return _error(409, f"a switch {what} is under way", "switch_under_way")
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._begin(server, settings, events)
+        self._begin(server, settings, events, leaving)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         while (event := await events.get()) is not None:
@@ -233,9 +245,13 @@ class Gateway:
         return response
 
     def _begin(
-        self, server: Server, settings: Settings, events: asyncio.Queue[dict[str, Any] | None]
+        self,
+        server: Server,
+        settings: Settings,
+        events: asyncio.Queue[dict[str, Any] | None],
+        leaving: str | None = None,
     ) -> None:
-        task = asyncio.create_task(self._perform(server, settings, events))
+        task = asyncio.create_task(self._perform(server, settings, events, leaving))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -248,13 +264,17 @@ class Gateway:
         server: Server,
         settings: Settings,
         events: asyncio.Queue[dict[str, Any] | None],
+        leaving: str | None,
     ) -> None:
         def tell(event: str, facts: dict[str, Any]) -> None:
+            if event in _SAVED:
+                self._save()
             events.put_nowait({"event": event, **facts})
 
         try:
             async with self._turn:
                 self._current = asyncio.current_task()
+                self._take_up(leaving)
                 await self._change(server, settings, tell)
             tell("done", {"ok": True, "model": server.model})
         except asyncio.CancelledError:
@@ -265,6 +285,25 @@ class Gateway:
             tell("done", {"ok": False, "reason": self.last_error})
         finally:
             events.put_nowait(None)
+
+    def _take_up(self, leaving: str | None) -> None:
+        """See that the server which is to be left is the one that serves.
+
+        Where nothing is served, it is taken up.  ChannelError if it is another one.
+        """
+        if leaving is None:
+            return
+        served = self.engine if self.engine and self.engine.exit_code() is None else None
+        if served is not None and leaving in (str(served.pid), served.server.url):
+            return
+        found = find(leaving)
+        if served is not None and served.pid != found.pid:
+            raise ChannelError(
+                f"{served.server.model} is served (process {served.pid} at {served.server.url}), "
+                f"not process {found.pid} at {found.server.url}"
+            )
+        self.engine = served or found
+        self._save()
 
     async def _change(self, server: Server, settings: Settings, tell: Any) -> None:
         old = self.engine
@@ -306,31 +345,33 @@ class Gateway:
 
     # -- the state file ---------------------------------------------------------------
 
-    @property
-    def _state(self) -> str:
-        return os.path.join(self.folder, "gateway.json")
-
     def _save(self) -> None:
-        text = json.dumps(self.engine.describe() if self.engine else None)
-        with open(f"{self._state}.new", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(f"{self._state}.new", self._state)
-
-    def _load(self) -> None:
-        """Find the engine that an earlier gateway served with; gone or unreadable, say so."""
-        if self.engine is not None:
-            self._save()
-            return
+        """Write down what is served, and the switch under way; a full disk does not stop it."""
+        switch, unfinished = self._switch, None
+        if switch is not None and not switch.undone:
+            unfinished = state.Unfinished(switch.server, switch.engine, switch.told)
         try:
-            with open(self._state, encoding="utf-8") as file:
-                known = json.load(file)
-            if known is not None:
-                server = Server(known["model"], known["url"], tuple(known["command"]))
-                self.engine = Engine.adopt(server, known["pid"], known["born"])
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, TypeError, KeyError, ChannelError) as error:
-            self.last_error = f"{self._state}: {error}"
+            state.save(self._state, switch.old if switch else self.engine, unfinished)
+        except OSError as error:
+            self.last_error = f"{self._state} cannot be written: {error}"
+
+    async def _load(self) -> None:
+        """Go on where an earlier gateway in this folder ended; see the module ``state``."""
+        known = state.load(self._state)
+        self.last_error = known.problem
+        if self.engine is None:
+            self.engine = known.served
+        unfinished = known.unfinished
+        if unfinished is not None and unfinished.engine is not None:
+            unfinished.engine.kill()
+            await unfinished.engine.gone(self.settings.stop)
+        if unfinished is not None and (unfinished.told or self.engine is None):
+            settings = replace(self.settings, overlap=False)
+            self._begin(unfinished.server, settings, asyncio.Queue())
+        elif self._first is not None and self.engine is None:
+            self._begin(self._first, self.settings, asyncio.Queue())
+        else:
+            self._save()
 
 
 def _settings(base: Settings, asked: dict[str, Any]) -> Settings:
@@ -356,8 +397,9 @@ def _model(body: bytes) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def _error(status: int, message: str, kind: str) -> web.Response:
+def _error(
+    status: int, message: str, kind: str, headers: dict[str, str] | None = None
+) -> web.Response:
     """An error in the form of the OpenAI API."""
-    return web.json_response(
-        {"error": {"message": message, "type": kind, "code": status}}, status=status
-    )
+    what = {"message": message, "type": kind, "code": status}
+    return web.json_response({"error": what}, status=status, headers=headers)

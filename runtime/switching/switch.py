@@ -5,7 +5,7 @@
     |-- old: Active -------------| told ---- GMemFreed - Destroyed
 
 A switch is a run of its own (specs/vllm/model-switching.yaml), with this process as its
-root.  The new engine joins it through ``CFAC_RUN`` and waits in it for ``old.*.GMemFreed``;
+root.  The new engine joins it through ``CFAC_SWITCH_RUN`` and waits in it for ``old.*.GMemFreed``;
 the old one's states are published here, when all of its processes are gone.
 
 *Told* is the point of no return: until SIGTERM is sent, a new model that fails costs
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cfac.runtime.errors import ChannelError, ComponentFailed
-from cfac.runtime.run import ENVIRONMENT, Run, create_run
+from cfac.runtime.run import SWITCH, Run, create_run
 from cfac.runtime.session import Place, Session
 from cfac.runtime.switching.engines import Engine, Server
 from cfac.runtime.switching.predict import Prediction, Record, SwitchHistory, predict
@@ -56,12 +56,16 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Limits in seconds; ranks: worker processes of each engine (tensor times pipeline)."""
+    """Limits in seconds; ranks: worker processes of each engine (tensor times pipeline).
+
+    Without ``overlap`` the old model is stopped first, then the new one started.
+    """
 
     drain: float = 60.0
     stop: float = 60.0
     start: float = 1800.0
     restart_old: bool = True
+    overlap: bool = True
     old_ranks: int = 1
     new_ranks: int = 1
 
@@ -82,13 +86,18 @@ class Switch:
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.old, self.server, self.door = old, new, door
-        self.plan, self.history, self.log, self.settings = plan, history, log, settings
+        self.plan = plan if settings.overlap else None
+        self.history, self.log, self.settings = history, log, settings
         self._tell = tell
         self.told = False
+        #: it has failed, and is about the old model again
+        self.undone = False
         self.engine: Engine | None = None
         self.session: Session | None = None
         self.run: Run | None = None
         self._zero = time.monotonic()
+        #: how long the old model is expected to take from the drain's begin, seconds
+        self.freeing = 0.0
 
     def tell(self, event: str, **facts: Any) -> None:
         """Say, and record in the trace, what happened; ``at``: seconds since T."""
@@ -105,12 +114,14 @@ class Switch:
         leaves that one as it was; afterwards it cannot be cancelled (shield it).
         """
         prediction = self._predict()
+        self.freeing = prediction.t2.seconds
         self._zero = time.monotonic()
         try:
             if self.plan is not None:
                 self._begin_run(self.plan)
             self.tell("begin", old=self.old.server.model if self.old else None,
-                      new=self.server.model, run=self.run.id if self.run else None)  # fmt: skip
+                      new=self.server.model, run=self.run.id if self.run else None,
+                      clock=round(self._zero, 3))  # fmt: skip
             if self.plan is None:
                 await self._retire_old()
                 self._start_new()
@@ -156,7 +167,7 @@ class Switch:
             Place(self.session, f"old.{state}", rank).publish()
 
     def _start_new(self) -> None:
-        environment = {ENVIRONMENT: self.run.environment()} if self.run else {}
+        environment = {SWITCH: self.run.environment()} if self.run else {}
         self.engine = Engine.start(self.server, self.log(self.server), environment)
         self.tell("started", model=self.server.model, pid=self.engine.pid)
 
@@ -170,7 +181,9 @@ class Switch:
             self.tell(
                 "predicted",
                 t1=prediction.t1.seconds, t1_source=prediction.t1.source,
+                t1_records=prediction.t1.records,
                 t2=prediction.t2.seconds, t2_source=prediction.t2.source,
+                t2_records=prediction.t2.records,
                 delay=prediction.delay,
             )  # fmt: skip
             left = self._zero + prediction.delay - time.monotonic()
@@ -228,6 +241,7 @@ class Switch:
             return 0.0
         began = time.monotonic()
         self.door.close()
+        self.tell("closed", model=self.old.server.model)
         drained = await self.door.drained(self.settings.drain)
         self.tell("drained", model=self.old.server.model, whole=drained)
         if ready is not None and ready.done():
@@ -263,6 +277,7 @@ class Switch:
 
     async def _undo(self, reason: str) -> str:
         """End the new engine, see to the old one; returns what to tell the caller."""
+        self.undone = True
         if self.engine is not None:
             self.engine.kill()
             await self.engine.gone(self.settings.stop)
@@ -280,7 +295,7 @@ class Switch:
             why = "asked not to" if old.command else "its command is not known"
             return f"{reason}; {old.model} is stopped and not started again ({why})"
         try:
-            self.old = Engine.start(old, self.log(old), {ENVIRONMENT: ""})
+            self.old = Engine.start(old, self.log(old))
             self.tell("restarted", model=old.model, pid=self.old.pid)
             await self._until_healthy(self.old)
         except ChannelError as error:

@@ -48,28 +48,30 @@ def model(engine) -> Path:
 
 @pytest.fixture(scope="session")
 def patched(engine, tmp_path_factory):
-    """patched(spec) -> a copy of the engine with that spec's patch; one copy per spec."""
-    made: dict[Path, Patched] = {}
-    patches: dict[Path, Path] = {}
+    """patched(spec, …) -> a copy of the engine with the specs' one patch; a copy for each."""
+    made: dict[tuple[Path, ...], Patched] = {}
+    patches: dict[tuple[Path, ...], Path] = {}
     build = ROOT / "build" / "engine"
 
-    def make(spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", fresh=False) -> Patched:
-        spec = spec.resolve()
-        if spec in made and not fresh:
-            return made[spec]
-        if spec not in patches:
+    def make(
+        spec: Path = ROOT / "specs" / "vllm" / "process-tree.yaml", *more: Path, fresh=False
+    ) -> Patched:
+        specs = tuple(path.resolve() for path in (spec, *more))
+        if specs in made and not fresh:
+            return made[specs]
+        if specs not in patches:
             out = tmp_path_factory.mktemp("patches")
             site = vllm_server.site_packages(engine)
-            cfac("compile", str(spec), "--engine", str(site), "-o", str(out))
-            patches[spec] = next(out.glob("*.patch"))
-        patch = patches[spec]
+            cfac("compile", *map(str, specs), "--engine", str(site), "-o", str(out))
+            patches[specs] = next(out.glob("*.patch"))
+        patch = patches[specs]
         # hard links need the engine's own file system
         package = build / f"test-{os.getpid()}-{len(folders)}"
         vllm_server.copy_package(engine, package)
         cfac("apply", str(patch), "--engine", str(package))
         result = Patched(package, patch)
         if not fresh:
-            made[spec] = result
+            made[specs] = result
         folders.append(package)
         return result
 

@@ -18,7 +18,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from cfac.runtime.run import Run
+from cfac.runtime.run import SWITCH, Run
 from cfac.runtime.session import Place, Session
 
 
@@ -30,10 +30,12 @@ def main() -> None:
     parser.add_argument("--environment", type=float, default=0.2)
     parser.add_argument("--load", type=float, default=0.1)
     parser.add_argument("--die", choices=["before", "after", "never"], default="never")
+    parser.add_argument("--openai", action="store_true", help="answer as the OpenAI API does")
+    parser.add_argument("--bytes", type=int, default=0)
     parser.add_argument("--hang", action="store_true")
     parser.add_argument("--unpatched", action="store_true")
     options = parser.parse_args()
-    run = None if options.unpatched else Run.from_environment()
+    run = None if options.unpatched else Run.from_environment(SWITCH)
     session = Session(run) if run else None
     if session:
         values = {"device": "cpu", "executor": "uni"}
@@ -52,6 +54,7 @@ def main() -> None:
     except BlockingIOError:
         print("out of memory", flush=True)
         sys.exit(3)
+    weights = bytearray(options.bytes)
     if options.die == "after":
         sys.exit("broken while it loads")
     # A worker that outlives its parent by a moment, with the memory.
@@ -62,15 +65,18 @@ def main() -> None:
         [sys.executable, "-S", "-c", watch, str(os.getpid())], pass_fds=[memory.fileno()]
     )
     time.sleep(options.load)
+    assert len(weights) == options.bytes
     if session:
         Place(session, "new.Active", 0).publish()
     if not options.hang:
         signal.signal(signal.SIGTERM, ignore)
-    server = ThreadingHTTPServer(("127.0.0.1", options.port), handler(options.model))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", options.port), handler(options.model, options.openai)
+    )
     threading.Thread(target=server.serve_forever).start()
 
 
-def handler(model: str) -> type[BaseHTTPRequestHandler]:
+def handler(model: str, openai: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -82,6 +88,10 @@ def handler(model: str) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if openai:
+                choice = {"text": f"{model} {asked['prompt']}"}
+                self.answer(json.dumps({"model": model, "choices": [choice]}).encode())
+                return
             if not asked.get("tokens"):
                 self.answer(json.dumps({"model": model, "got": asked["model"]}).encode())
                 return

@@ -6,114 +6,20 @@ real.  Two vLLM servers are switched in tests/engine.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shlex
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from gateway_house import House, events, slow_start, until
 
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.history import find_run, read_run
 from cfac.runtime.switching.engines import Server
-from cfac.runtime.switching.predict import Record, SwitchHistory
-
-ROOT = Path(__file__).parents[2]
-SERVER = Path(__file__).with_name("small_server.py")
-SPEC = ROOT / "specs" / "vllm" / "model-switching.yaml"
-CLI = [sys.executable, "-m", "cfac.compiler.cli"]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-class House:
-    """A gateway, and the commands of servers that share one memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.gateway: subprocess.Popen[str] | None = None
-        self.environment = {**os.environ, "CFAC_RUNS": str(folder / "runs")}
-        self.history = SwitchHistory(str(folder / "gateway" / "switches.jsonl"))
-
-    def command(self, model: str, *options: str) -> str:
-        words = [sys.executable, str(SERVER), "--model", model, "--port", str(free_port())]
-        return shlex.join([*words, "--memory", str(self.folder / "memory"), *options])
-
-    def open(self, serve: str | None = None, *, overlap: bool = True) -> None:
-        words = [*CLI, "gateway", "--port", str(self.port), "--folder", f"{self.folder}/gateway"]
-        words += ["--spec", str(SPEC)] if overlap else []
-        words += ["--serve", serve] if serve else []
-        self.gateway = subprocess.Popen(words, env=self.environment, text=True)
-        until(lambda: self.status() is not None)
-        if serve:
-            until(lambda: (self.status() or {})["served"] is not None)
-
-    def status(self) -> dict[str, Any] | None:
-        try:
-            with urllib.request.urlopen(f"{self.url}/cfac/status") as answer:
-                return json.load(answer)  # type: ignore[no-any-return]
-        except OSError:
-            return None
-
-    def served(self) -> str | None:
-        served = (self.status() or {}).get("served")
-        return served and served["model"]
-
-    def switch(self, to: str, *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*CLI, "switch", "--gateway", self.url, "--to", to, *options],
-            capture_output=True, text=True, env=self.environment,
-        )  # fmt: skip
-
-    def ask(self, model: str, **more: Any) -> tuple[int, str]:
-        data = json.dumps({"model": model, **more}).encode()
-        request = urllib.request.Request(f"{self.url}/v1/completions", data=data)
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def servers(self) -> list[str]:
-        """The models whose servers live, by their command lines."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                words = (entry / "cmdline").read_bytes().decode().split("\0")
-            except (OSError, UnicodeDecodeError):
-                continue
-            if str(SERVER) in words and f"{self.folder}/memory" in words:
-                found.append(words[words.index("--model") + 1])
-        return sorted(found)
-
-    def end(self) -> None:
-        served = (self.status() or {}).get("served")
-        if self.gateway is not None:
-            self.gateway.kill()
-            self.gateway.wait()
-        state = self.folder / "gateway" / "gateway.json"
-        known = json.loads(state.read_text()) if state.exists() else None
-        for one in (served, known):
-            if one:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(one["pid"], signal.SIGKILL)
 
 
 @pytest.fixture
@@ -121,23 +27,6 @@ def house(tmp_path: Path) -> Iterator[House]:
     house = House(tmp_path)
     yield house
     house.end()
-
-
-def until(holds: Any, limit: float = 300) -> None:
-    """Wait for something that must come."""
-    deadline = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def events(said: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line.split()[2] for line in said.stdout.splitlines() if " s  " in line]
-
-
-def slow_start(house: House, seconds: float) -> None:
-    """Let earlier switches have taken so long until the new model needed memory."""
-    house.history.append(Record("a", "b", seconds, 0.0, 0.0, 0.0))
 
 
 def test_small_servers_nothing_is_lost_and_memory_is_never_taken_twice(house: House) -> None:
@@ -177,7 +66,7 @@ def test_small_servers_that_are_not_patched_go_one_after_the_other(house: House)
     house.open(house.command("a"), overlap=False)
     said = house.switch(house.command("b", "--unpatched"))
     assert said.returncode == 0, said.stderr
-    assert events(said) == ["begin", "drained", "told", "freed", "started", "active"]
+    assert events(said) == ["begin", "closed", "drained", "told", "freed", "started", "active"]
     assert house.ask("b")[0] == 200 and house.servers() == ["b"]
 
 
