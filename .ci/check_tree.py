@@ -1,4 +1,6 @@
-"""What no linter checks: module sizes, and machine paths or registry hosts in the tree."""
+"""What no linter checks: module sizes, machine paths or registry hosts in the tree, and test
+modules of one name (pytest imports them by it).
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,14 @@ def main() -> int:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, check=True, capture_output=True).stdout
     found: list[str] = []
+    tests: dict[str, str] = {}
     for name in sorted(filter(None, listed.decode().split("\0"))):
         path = Path(name)
         if path.is_file() and not path.is_symlink():
             found += problems(name, path.read_text("utf-8", errors="replace"))
+            first = tests.setdefault(path.name, name) if path.match("tests/*/*.py") else name
+            if first != name and path.name not in ("__init__.py", "conftest.py"):
+                found.append(f"{name}: has the name of {first}")
     print("\n".join(found) if found else "sizes and names: all fine")
     return 1 if found else 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from load_format import plugin_environment
 from real_engine import ROOT, vllm_server
-from test_two_runs import TOGETHER
+from test_engine_in_two_runs import TOGETHER
 
 # tests/runtime, which real_engine puts on sys.path
 from gateway_house import House, events, slow_start, until  # isort: skip
