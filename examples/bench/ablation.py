@@ -18,6 +18,11 @@ SPECS = Path(__file__).resolve().parents[2] / "specs" / "vllm"
 Spec = dict[str, Any]
 
 
+def without_remember(spec: Spec) -> Spec:
+    del spec["remember"]
+    return spec
+
+
 def without_defer(spec: Spec) -> Spec:
     del spec["defer"]
     return spec
@@ -38,10 +43,11 @@ def without_policy(spec: Spec) -> Spec:
 
 def built_up(spec: Spec) -> dict[str, Spec]:
     """Label -> spec: the fork edges alone, then each with one construct more."""
-    idle = without_defer(deepcopy(spec))
+    defer = without_remember(deepcopy(spec))
+    idle = without_defer(deepcopy(defer))
     policy = without_idle(deepcopy(idle))
     fork = without_policy(deepcopy(policy))
-    return {"fork": fork, "policy": policy, "idle": idle, "defer": spec}
+    return {"fork": fork, "policy": policy, "idle": idle, "defer": defer, "remember": spec}
 
 
 def write(folder: Path) -> dict[str, Path]:
