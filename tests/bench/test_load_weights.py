@@ -36,7 +36,7 @@ class Engine:
     def __exit__(self, *_):
         pass
 
-    def wait_ready(self):
+    def wait_ready(self, timeout):
         pass
 
     def complete(self, prompt, tokens):
