@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ABI: Final = 1
+ABI: Final = 2
 NAME: Final = "libcfac.so"
 #: Names another build of the library, for instance one with a sanitizer.
 VARIABLE: Final = "CFAC_NATIVE_LIBRARY"
@@ -300,15 +300,15 @@ def library() -> ctypes.CDLL:
         )
     try:
         loaded = ctypes.CDLL(str(found))
+        if (version := loaded.cfac_abi()) != ABI:  # first: others lack functions
+            raise NativeMissingError(
+                f"{found} is of version {version} of the interface, not {ABI}: install cfac again"
+            )
         for name, (result, arguments) in PROTOTYPES.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise NativeMissingError(f"cfac's C library cannot be used: {error}") from error
-    if loaded.cfac_abi() != ABI:
-        raise NativeMissingError(
-            f"{found} is of version {loaded.cfac_abi()} of the interface, not {ABI}: install again"
-        )
     return loaded
 
 

@@ -77,7 +77,7 @@ void cfac__buffer_fault(core *c, const cfac_buffer *b, char *data, uint64_t size
         return;
     }
     uint64_t start = cpu_ns();
-    populate(begin, length);
+    if (!populate(begin, length)) atomic_store(&c->small_pages, true); /* an old kernel */
     uint64_t took = cpu_ns() - start, ns = atomic_fetch_add(&c->huge_ns, took) + took;
     uint64_t bytes = atomic_fetch_add(&c->huge_bytes, length) + length;
     if (ns > SLACK + bytes / SMALL_RATE) atomic_store(&c->small_pages, true);

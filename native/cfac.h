@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* Raised by one whenever a structure or a meaning below changes. */
-#define CFAC_ABI 1
+#define CFAC_ABI 2
 #define CFAC_NO_OFFSET UINT64_MAX
 #define CFAC_HEADER_MAX 100000000u /* bytes; the limit of the safetensors library */
 #define CFAC_MAX_DIMS 64u

@@ -1,7 +1,7 @@
 """How large a chunk should be: from file system, block device, memory for the ring, and model.
 
-Used where a layout asks for ``auto``.  Standard library only: the compiler reports what it
-gives for a model, and a loader may ask it again on the machine that loads.
+Used where a layout asks for ``auto``, and by ``cfac.load``.  Standard library only: the compiler
+reports what it gives for a model, and the loader asks it again on the machine that loads.
 
 What it goes by (research: disk rates hardly depend on the block size from 1 MiB up, so
 each rule has another reason):
@@ -21,7 +21,7 @@ each rule has another reason):
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 KIB, MIB = 1024, 1024 * 1024
@@ -97,6 +97,17 @@ def storage(path: str, root: str = "") -> Storage:
         block,
         int(optimal) if optimal.isdigit() else 0,
         _read(f"{queue}/rotational") == "1" and "/virtio" not in os.path.realpath(queue),
+    )
+
+
+def slowest(places: Sequence[Storage]) -> Storage:
+    """One storage that stands for several: what suits it suits all of them."""
+    kinds = list(dict.fromkeys(place.kind for place in places))
+    return Storage(
+        ", ".join(kinds) or "unknown",
+        max((place.block for place in places), default=0),
+        max((place.optimal for place in places), default=0),
+        any(place.rotational for place in places),
     )
 
 

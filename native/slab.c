@@ -165,7 +165,9 @@ void cfac__slab_drop(cfac_buffer *b) {
     slab *s = b->slab;
     core *c = s->home;
     if (c->pid != getpid()) { /* the lock may be held by a thread that is not in this process */
-        if (atomic_fetch_sub(&s->live, 1) == 1) cfac_buffer_release(s->memory);
+        bool last = atomic_fetch_sub(&s->live, 1) == 1;
+        if (last) cfac_buffer_release(s->memory);
+        if (last) free(s);
         free(b);
         return;
     }

@@ -69,7 +69,7 @@ def start(
     chosen = environment if side == "cfac" else {}
     with Server(engine, model, environment=chosen, arguments=SIDES[side]) as server:
         try:
-            server.wait_ready()
+            server.wait_ready(timeout=1800)
             answers = [server.complete(prompt, 16) for prompt in PROMPTS]
         except (OSError, RuntimeError) as error:
             raise BenchFailed(f"{side}: {error}") from error

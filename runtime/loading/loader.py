@@ -9,6 +9,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
+from cfac.native import sizing
 from cfac.runtime.loading import job as jobs
 from cfac.runtime.loading.cache import Hold, resolve
 from cfac.runtime.loading.distributed import Circle, check_equal, fingerprint, shared
@@ -50,7 +51,6 @@ Prepare = Callable[[], "tuple[list[Wanted], Targets]"]
 _LARGE: Final = 16 << 20  # bytes from which one tensor is worth a job with threads
 _PAGE: Final = 4096
 _CHUNK: Final = 8 << 20
-_SMALLEST: Final = 64 << 10
 _RING: Final = 16
 _MOST_RING: Final = 4096
 
@@ -105,7 +105,8 @@ def load(
     circle = Circle(group)
     loader, limits = circle.together(make, Loader._limits)
     loader._circle = circle if circle.ranks > 1 else None
-    loader._agreed = max(block for block, _ in limits), min(left for _, left in limits)
+    places, left = zip(*limits, strict=True)
+    loader._agreed = sizing.slowest(places), min(left)
     return loader
 
 
@@ -178,7 +179,7 @@ class Loader:
         self._manifest = manifest
         self._closed = False
         self._circle: Circle | None = None
-        self._agreed: tuple[int, int] | None = None  # the ranks' _limits
+        self._agreed: tuple[sizing.Storage, int] | None = None  # of the ranks' _limits
         self._passes: set[Pass] = set()
         self.tensors: dict[str, TensorInfo] = choose(model.tensors, names)
         self._wanted = {w.tensor.name: w for w in want(self.tensors, slices)}
@@ -348,29 +349,18 @@ class Loader:
         check_equal(marks)
         return wanted, shared(circle, job, targets, checker, report)
 
-    def _limits(self) -> tuple[int, int]:
-        """What chunk sizes depend on: the largest block of the file systems, memory left."""
-        used = {tensor.path for tensor in self.tensors.values()}
-        block = max((os.stat(path).st_blksize for path in used), default=_PAGE)
-        return block, self._model.library.cfac_memory_left(None)
+    def _limits(self) -> tuple[sizing.Storage, int]:
+        """What chunk sizes depend on: where the files lie, memory left."""
+        used = {os.path.dirname(tensor.path): tensor.path for tensor in self.tensors.values()}
+        places = sizing.slowest([sizing.storage(path) for path in used.values()])
+        return places, self._model.library.cfac_memory_left(None)
 
     def _size_for(self, wanted: list[Wanted]) -> int:
         if self._chunk_size != "auto":
             return self._chunk_size
-        block, left = self._agreed or self._limits()
-        return auto_chunk_size(sum(w.length for w in wanted), block, left)
-
-
-def auto_chunk_size(total: int, block: int, memory_left: int) -> int:
-    """Bytes of a chunk for ``total`` bytes, a file system's block, and the memory that is left.
-
-    8 MiB, but an eighth of a small load (all threads shall have work), a whole number of blocks
-    where those are larger, and never so much that a ring takes more than a quarter of memory.
-    """
-    size = min(_CHUNK, max(_SMALLEST, total // 8))
-    size = -(-size // block) * block if block > size else size
-    size = min(size, max(_PAGE, memory_left // 4 // _RING))
-    return max(_PAGE, size // _PAGE * _PAGE)
+        place, left = self._agreed or self._limits()
+        total, ranks = sum(w.length for w in wanted), self._circle.ranks if self._circle else 1
+        return sizing.choose(total, place, self._settings.ring or _RING, left, ranks).size
 
 
 def _cuda_index(device: str | torch.device) -> int:

@@ -36,7 +36,7 @@ class Engine:
     def __exit__(self, *_):
         pass
 
-    def wait_ready(self):
+    def wait_ready(self, timeout):
         pass
 
     def complete(self, prompt, tokens):
@@ -63,7 +63,7 @@ def test_what_is_no_comparison_is_a_failure_with_an_engine_double(
         return Engine(own, answer) if arguments else Engine(TOOK, "a")
 
     monkeypatch.setattr(load_weights, "Server", server)
-    monkeypatch.setattr(load_weights, "SIDES", {"cfac": ["--load-format=cfac"]})
+    monkeypatch.setattr(load_weights, "SIDES", {"a stock": [], "cfac": ["--load-format=cfac"]})
     with pytest.raises(load_weights.BenchFailed, match=message):
         load_weights.measure(tmp_path, tmp_path, 2, {})
 

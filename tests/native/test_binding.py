@@ -57,6 +57,19 @@ def test_every_function_is_bound():
 
 
 @needs_compiler
+def test_a_library_of_another_version_is_told_before_what_it_lacks(tmp_path, monkeypatch):
+    (tmp_path / "old.c").write_text("unsigned cfac_abi(void) { return 1; }")
+    command = ["cc", "-shared", "-fPIC", "old.c", "-o", binding.NAME]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    monkeypatch.setenv(binding.VARIABLE, str(tmp_path / binding.NAME))
+    binding.library.cache_clear()
+    with pytest.raises(binding.NativeMissingError, match="is of version 1 of the interface, not 2"):
+        binding.library()
+    monkeypatch.undo()
+    binding.library.cache_clear()
+
+
+@needs_compiler
 def test_structures_are_laid_out_as_in_c(tmp_path):
     lines = ['#include "cfac.h"', "#include <stdio.h>", "int main(void) {"]
     for name, structure in STRUCTURES.items():

@@ -18,6 +18,7 @@ from cfac.native.sizing import (
     Storage,
     choose,
     show,
+    slowest,
     storage,
 )
 
@@ -119,3 +120,13 @@ def test_show():
     assert [show(n) for n in (8 * MIB, 3 * GIB, 4096, 4097, 0)] == [
         "8 MiB", "3 GiB", "4 KiB", "4097 bytes", "0 bytes",
     ]  # fmt: skip
+
+
+def test_several_places_are_as_the_most_demanding_of_them():
+    places = [
+        Storage("ext4", 4096, 0, True),
+        Storage("lustre", 4 * MIB),
+        Storage("ext4", 4096, MIB),
+    ]
+    assert slowest(places) == Storage("ext4, lustre", 4 * MIB, MIB, True)
+    assert slowest([]) == Storage()
