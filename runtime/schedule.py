@@ -232,7 +232,7 @@ class Schedule:
         The first of several replicas writes what is new; all of them read.
         """
         entries = (self.hooks.plan.data["engine"] or {}).get("remember")
-        if entries is None or not self.followed or self.hooks.joins:
+        if entries is None or not self.followed:
             return
         states = self.hooks.plan.states(place.component)
         try:
