@@ -123,7 +123,7 @@ class Switch:
 
     def wait(self, *needs: tuple[str, str]) -> None:
         message = {"op": "wait", "who": "test", "needs": [list(need) for need in needs]}
-        self.session.wait(message, 60)
+        self.session.wait(message, 300)
 
     def history(self) -> History:
         return read_run(Path(self.run.folder))
@@ -160,7 +160,7 @@ def test_an_engine_is_in_its_own_run_and_in_the_switchs(
     tiny.wait_for_state(tmp_path / "runs", "worker[1]", "Constructed")
     assert switch.history().end("new[0]", "Active") is None
     switch.publish("old.Freed")
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=300)
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert [line for line in err.splitlines() if "cfac" in line] == err.splitlines()[:1]
 
