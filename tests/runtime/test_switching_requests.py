@@ -147,7 +147,8 @@ def test_a_steady_stream_over_six_switches_of_small_servers(house: House) -> Non
         asked = stream.end()
     assert all(one.ok for one in switches)
     assert problems(asked, switches) == []
-    assert {one.code for one in asked} == {200, 404, 503}
+    # a model is away for moments only, between two switches
+    assert {200, 503} <= {one.code for one in asked} <= {200, 404, 503}
     assert house.servers() == ["a"]
     text = report(asked, switches)
     assert all(f"history of {size}: n=2" in text for size in (0, 1, 2)), text
