@@ -110,6 +110,7 @@ class Together:
     begin: Callable[..., Any]
     wait: Callable[..., Any]
     replaced: Callable[..., Any]
+    take: Callable[..., Any]
     stop: Callable[..., Any]
     start: Callable[..., Any]
     context: Callable[..., Any]
@@ -120,7 +121,7 @@ class Together:
 
     def __init__(self, own: Hooks, joined: Hooks) -> None:
         self.own, self.joined = own, joined
-        for call in ("publish", "begin", "wait", "replaced"):
+        for call in ("publish", "begin", "wait", "replaced", "take"):
             setattr(self, call, self._of(call))
         #: what only an engine's own start has
         for call in ("stop", "start", "context", "deferred", "later", "now", "use"):
