@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -60,6 +61,18 @@ def copy_package(engine: Path, target: Path, package: str = "vllm") -> Path:
 
 
 def free_port() -> int:
+    """A port that nobody has, of those that the kernel gives to nobody by itself (ip(7)).
+
+    It is bound some seconds later: until then no connection and no bind(0) may take it.
+    """
+    ports = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    end = int(ports.split()[0])
+    chance = random.SystemRandom()
+    for _ in range(100 if end > 11_000 else 0):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            port = chance.randrange(10_000, end)
+            probe.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

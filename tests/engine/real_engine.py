@@ -112,7 +112,7 @@ def as_stock(serve, copy: Patched | Hooked, tensor_parallel: int) -> History:
     run = server.run_folder()
     server.stop()
     assert server.process.returncode == 0
-    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=60)
+    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=300)
     history = read_run(run)
     assert tiny.messages(history) == []
     assert list(history.of("fallback")) == []

@@ -73,5 +73,5 @@ def test_it_starts_fast_waits_in_the_switch_and_loads_in_chunks(serve, patched, 
     assert server.complete()["text"] and server.running()
     server.stop()
     assert server.process.returncode == 0
-    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=60)
-    assert tiny.wait_until(lambda: not processes_of_run(switch.run.id), timeout=60)
+    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=300)
+    assert tiny.wait_until(lambda: not processes_of_run(switch.run.id), timeout=300)

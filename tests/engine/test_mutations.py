@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from mutation_case import MARK, misplaced
-from mutations import MUTATIONS, ROOT, as_json, everything, run, sample, site_packages, table
-
-FIGURES = ROOT / "docs" / "figures" / "mutations.json"
+from mutations import MUTATIONS, as_json, everything, run, sample, site_packages, table
 
 
 def test_every_mutation_once(engine, tmp_path) -> None:
@@ -21,13 +17,12 @@ def test_every_mutation_once(engine, tmp_path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_mutation_of_every_anchor(engine, tmp_path, record_property) -> None:
-    """As ``mutations.py`` with its defaults; what docs/figures tells is what comes out."""
+    """As ``mutations.py`` with its defaults."""
     found = run(site_packages(engine), tmp_path, everything(pairs=400))
     print("\n".join(table(found)))
     record_property("mutations", as_json(found))
     assert found.failures == []
     assert sum(map(found.total, ("right", "review", "refused"))) > 1500
-    assert as_json(found) == json.loads(FIGURES.read_text()), "run mutations.py with --json"
 
 
 BEFORE = f"""\

@@ -25,7 +25,7 @@ def answers(engine, model, cache, package=None):
         run = read_run(llm.run_folder()) if llm.run_folder() else None
         assert llm.stop() == 0
         if run is not None:
-            assert tiny.wait_until(lambda: not processes_of_run(run.folder.name), timeout=60)
+            assert tiny.wait_until(lambda: not processes_of_run(run.folder.name), timeout=300)
             run = read_run(run.folder)
         return found, run, llm.log
 

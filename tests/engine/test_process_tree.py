@@ -18,7 +18,7 @@ def messages(folder, **options):
 
 
 def left_over(run_folder) -> bool:
-    return not tiny.wait_until(lambda: not processes_of_run(run_folder.name), timeout=60)
+    return not tiny.wait_until(lambda: not processes_of_run(run_folder.name), timeout=300)
 
 
 # with one worker also in test_record.py, whose start is recorded

@@ -65,7 +65,7 @@ def test_the_same_wait_undeclared_deadlocks_and_is_explained(serve, patched):
     log = server.log
     assert "core.HandleReady has waited 3 s" in log
     assert "core.HandleReady waits for frontend.Ready: frontend is in ClientBound since" in log
-    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=60)
+    assert tiny.wait_until(lambda: not processes_of_run(run.name), timeout=300)
 
 
 def test_the_deleted_copy_was_a_copy(engine):

@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,15 +23,24 @@ from typing import Any
 from cfac.runtime.switching.predict import Record, SwitchHistory
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples" / "vllm"))
+
+from server import free_port  # noqa: E402
+
+__all__ = [
+    "CLI",
+    "SERVER",
+    "SPEC",
+    "House",
+    "Switching",
+    "events",
+    "free_port",
+    "slow_start",
+    "until",
+]
 SERVER = Path(__file__).with_name("small_server.py")
 SPEC = ROOT / "specs" / "vllm" / "model-switching.yaml"
 CLI = [sys.executable, "-m", "cfac.compiler.cli"]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Switching:
@@ -53,7 +61,7 @@ class Switching:
 
     def end(self) -> tuple[int, str]:
         """Exit code and standard error."""
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=300)
         self.lines += out.splitlines()
         return self.process.returncode, err
 

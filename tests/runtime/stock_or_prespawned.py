@@ -86,7 +86,7 @@ def use(pipe, queue, lock, event, many, segment, counter):
     memory.buf[0] = 7
     memory.close()
     queue.put("through the queue")
-    event.wait(30)
+    event.wait(300)
     pipe.send("done")
 
 
@@ -100,8 +100,8 @@ def grandchild(pipe):
 
 def seen(child):
     """What the parent sees of a process that has ended."""
-    child.join(60)
-    ready = connection.wait([child.sentinel], 10) == [child.sentinel]
+    child.join(300)
+    ready = connection.wait([child.sentinel], 300) == [child.sentinel]
     listed = child in multiprocessing.active_children()
     alive, code = child.is_alive(), child.exitcode
     child.close()
@@ -177,7 +177,7 @@ def passes(context, process, custom, default):
     there.close()
     for _, end in many:
         end.close()
-    found = {"many": [end.recv() for end, _ in many], "queue": queue.get(timeout=30)}
+    found = {"many": [end.recv() for end, _ in many], "queue": queue.get(timeout=300)}
     event.set()
     found |= {"pipe": here.recv(), "end": seen(child), "value": counter.value}
     found["memory"] = memory.buf[0]

@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: Events' times are told in milliseconds: what is nearer than this may be before or after.
+ROUNDED = 0.01
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -107,7 +110,10 @@ def problems(asked: Sequence[Asked], switches: Sequence[Switched]) -> list[str]:
     found = []
 
     def may_be_leaving(one: Asked) -> bool:
-        return any(m == one.model and one.ended >= a and one.sent <= b for m, a, b in leaving)
+        return any(
+            m == one.model and one.ended >= a - ROUNDED and one.sent <= b + ROUNDED
+            for m, a, b in leaving
+        )
 
     for one in asked:
         if one.code == 200 and one.said == one.model:
@@ -115,9 +121,11 @@ def problems(asked: Sequence[Asked], switches: Sequence[Switched]) -> list[str]:
         if one.code == 503 and one.said == "model_leaving" and may_be_leaving(one):
             continue
         if one.code == 404 and one.said == "model_not_found":
-            left = max((t for m, t in away if m == one.model and t <= one.ended), default=0.0)
+            left = max(
+                (t for m, t in away if m == one.model and t <= one.ended + ROUNDED), default=0.0
+            )
             again = [t for m, t in back if m == one.model and left < t]
-            if not again or one.sent <= min(again):
+            if not again or one.sent <= min(again) + ROUNDED:
                 continue
         found.append(f"{one.model} got {one.code} {one.said}, sent at {one.sent:.3f}")
     return found

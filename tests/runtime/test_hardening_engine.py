@@ -359,7 +359,7 @@ def test_of_processes_that_ended_together_the_killed_one_is_named(runs):
     }
     session = Session(run)
     needs = {"op": "wait", "who": "x", "needs": [[name, "Start"] for name in "abc"]}
-    session.wait(needs, 30)
+    session.wait(needs, tiny.PATIENCE)
     owner = owner_pid_of(run)
     os.kill(owner, signal.SIGSTOP)
     children["b"].kill()
@@ -369,7 +369,7 @@ def test_of_processes_that_ended_together_the_killed_one_is_named(runs):
         child.wait(tiny.PATIENCE)
     os.kill(owner, signal.SIGCONT)
     with pytest.raises(ComponentFailed, match=r"component b failed: .*SIGKILL"):
-        session.wait({"op": "wait", "who": "x", "needs": [["c", "Up"]]}, 10)
+        session.wait({"op": "wait", "who": "x", "needs": [["c", "Up"]]}, tiny.PATIENCE)
     session.post({"op": "dissolve", "reason": "the test is over"})
 
 

@@ -126,7 +126,7 @@ def test_a_state_of_which_no_site_applies_is_no_part_of_the_start(tmp_path):
             env=tiny.environment(runs),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=tiny.PATIENCE,
         )
         assert done.stdout == f"6 [{untouched}]\n", done.stderr
         history = tiny.history(runs)

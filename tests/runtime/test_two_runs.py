@@ -6,6 +6,7 @@ switch's controller: it makes that run, and publishes what the old model does.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -21,10 +22,11 @@ import tiny
 from cfac.codegen.apply import apply
 from cfac.codegen.compile import compile_engine
 from cfac.codegen.engine import find_engine
+from cfac.codegen.package import package_files
 from cfac.compiler import api
 from cfac.runtime.errors import ComponentFailed
 from cfac.runtime.history import History, read_run
-from cfac.runtime.parts import split
+from cfac.runtime.parts import Together, split
 from cfac.runtime.run import SWITCH, create_run
 from cfac.runtime.session import Place, Session
 
@@ -123,7 +125,7 @@ class Switch:
 
     def wait(self, *needs: tuple[str, str]) -> None:
         message = {"op": "wait", "who": "test", "needs": [list(need) for need in needs]}
-        self.session.wait(message, 60)
+        self.session.wait(message, 300)
 
     def history(self) -> History:
         return read_run(Path(self.run.folder))
@@ -160,7 +162,7 @@ def test_an_engine_is_in_its_own_run_and_in_the_switchs(
     tiny.wait_for_state(tmp_path / "runs", "worker[1]", "Constructed")
     assert switch.history().end("new[0]", "Active") is None
     switch.publish("old.Freed")
-    out, err = process.communicate("1 2 3\n", timeout=60)
+    out, err = process.communicate("1 2 3\n", timeout=300)
     assert (process.returncode, out) == (0, "serving\n6\n"), err
     assert [line for line in err.splitlines() if "cfac" in line] == err.splitlines()[:1]
 
@@ -190,7 +192,7 @@ def test_a_worker_that_dies_fails_both_runs(engine: Path, switch: Switch, tmp_pa
     tiny.kill(tiny.wait_for_state(tmp_path / "runs", "worker[0]", "Constructed"))
     with pytest.raises(ComponentFailed, match="SIGKILL"):
         switch.wait(("new[0]", "Active"))
-    assert process.wait(60) != 0
+    assert process.wait(300) != 0
     assert tiny.nothing_left(tmp_path / "runs") and tiny.nothing_left(tmp_path / "switches")
 
 
@@ -200,7 +202,7 @@ def test_a_switch_that_ends_ends_the_engine_that_waits_in_it(
     process = start(engine, tmp_path / "runs", switch)
     switch.wait(("new[0]", "EnvReady"), ("new[1]", "EnvReady"))
     switch.session.post({"op": "fail", "c": "old", "error": "the test says so"})
-    assert process.wait(60) != 0
+    assert process.wait(300) != 0
     assert tiny.nothing_left(tmp_path / "runs")
 
 
@@ -235,3 +237,13 @@ def test_a_plans_parts_have_what_is_theirs() -> None:
     assert joined["params"]["executor"]["at"] == ["new.Start", "old.Start"]
     assert own["params"]["executor"]["at"] == ["frontend.ConfigReady"]
     assert "deferred" not in joined["engine"] and not joined["chain"]
+
+
+def test_an_engine_in_two_runs_has_every_call_of_the_generated_lines() -> None:
+    text = package_files("tiny", "start", "{}", "1")["tiny/_cfac/__init__.py"].decode()
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    assert set(names) <= Together.__annotations__.keys()
