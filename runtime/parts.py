@@ -121,7 +121,7 @@ class Together:
     def __getattr__(self, call: str) -> Callable[..., Any]:
         """A call of the hooks."""
         found = self._calls.get(call)
-        return getattr(self.own, call) if found is None else found  # type: ignore[no-any-return]
+        return getattr(self.own, call) if found is None else found
 
     def _of(self, call: str) -> Callable[..., Any]:
         own, joined = getattr(self.own, call), getattr(self.joined, call)
