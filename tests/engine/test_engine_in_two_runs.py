@@ -50,9 +50,10 @@ def test_it_starts_fast_waits_in_the_switch_and_loads_in_chunks(serve, patched, 
     )  # fmt: skip
     wait(switch, ["new[0]", "EnvReady"])
     worker = tiny.wait_for_state(server.runs, "worker[0]", "Constructed")
-    waits = read_run(Path(switch.run.folder))
+    folder = Path(switch.run.folder)
+    assert tiny.wait_until(lambda: [e["pid"] for e in read_run(folder).of("wait")] == [worker])
+    waits = read_run(folder)
     assert waits.begins == {} and waits.end("new[0]", "Active") is None
-    assert [e["pid"] for e in waits.of("wait")] == [worker]
     Place(switch, "old.GMemFreed", 0).publish()
     wait(switch, ["new[0]", "Active"])
     server.wait_ready()
