@@ -103,29 +103,25 @@ def _subjects(condition: Iterable[list[Any]] | None) -> set[str]:
     return {name for kind, _, name in tests if kind == "param"}
 
 
-class Together:
-    """The calls of an engine that may be in two runs: each goes to the run of its component."""
+#: The calls that name a transition first, and so a component.
+_BY_NAME = ("publish", "begin", "wait", "replaced", "take")
 
-    publish: Callable[..., Any]
-    begin: Callable[..., Any]
-    wait: Callable[..., Any]
-    replaced: Callable[..., Any]
-    take: Callable[..., Any]
-    stop: Callable[..., Any]
-    start: Callable[..., Any]
-    context: Callable[..., Any]
-    deferred: Callable[..., Any]
-    later: Callable[..., Any]
-    now: Callable[..., Any]
-    use: Callable[..., Any]
+
+class Together:
+    """The calls of an engine that may be in two runs: each goes to the run of its component.
+
+    What names no component (deferred work) belongs to the engine's own start, and so do the
+    calls that make its processes.
+    """
 
     def __init__(self, own: Hooks, joined: Hooks) -> None:
         self.own, self.joined = own, joined
-        for call in ("publish", "begin", "wait", "replaced", "take"):
-            setattr(self, call, self._of(call))
-        #: what only an engine's own start has
-        for call in ("stop", "start", "context", "deferred", "later", "now", "use"):
-            setattr(self, call, getattr(own, call))
+        self._calls = {call: self._of(call) for call in _BY_NAME}
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        """A call of the hooks."""
+        found = self._calls.get(call)
+        return getattr(self.own, call) if found is None else found
 
     def _of(self, call: str) -> Callable[..., Any]:
         own, joined = getattr(self.own, call), getattr(self.joined, call)

@@ -49,10 +49,11 @@ def test_it_starts_fast_waits_in_the_switch_and_loads_in_chunks(serve, patched, 
         arguments=["--load-format", "cfac"],
     )  # fmt: skip
     wait(switch, ["new[0]", "EnvReady"])
-    core = tiny.wait_for_state(server.runs, "core", "HandleReady")
-    waits = read_run(Path(switch.run.folder))
+    worker = tiny.wait_for_state(server.runs, "worker[0]", "Constructed")
+    folder = Path(switch.run.folder)
+    assert tiny.wait_until(lambda: [e["pid"] for e in read_run(folder).of("wait")] == [worker])
+    waits = read_run(folder)
     assert waits.begins == {} and waits.end("new[0]", "Active") is None
-    assert [e["pid"] for e in waits.of("wait")] == [core]
     Place(switch, "old.GMemFreed", 0).publish()
     wait(switch, ["new[0]", "Active"])
     server.wait_ready()
@@ -61,7 +62,7 @@ def test_it_starts_fast_waits_in_the_switch_and_loads_in_chunks(serve, patched, 
     run = server.run_folder()
     own, joined = read_run(run), read_run(Path(switch.run.folder))
     assert set(own.plan.components) == {"frontend", "core", "worker"}
-    assert {event["c"] for event in own.of("publish")} == {"frontend", "core"}  # one worker: uni
+    assert {event["c"] for event in own.of("publish")} == {"frontend", "core", "worker"}
     assert tiny.messages(own) == [] and list(own.of("fallback")) == []
     assert own.end("frontend", "IdleDone") is not None
     assert any("loaded" in event["text"] for event in own.of("note"))

@@ -137,9 +137,10 @@ def test_new_engines_that_cannot_be_leave_the_old_one_or_bring_it_back(house):
     slow_start(house, 0)
     switching = house.begin_switch(house.command("qwen3"))
     switching.until("freed")
-    started = next(line for line in switching.lines if "  started" in line)
-    victims = session_of(int(started.rpartition("pid=")[2]))
-    os.kill(victims[-1], signal.SIGKILL)
+    begin = next(line for line in switching.lines if "  begin" in line)
+    history = read_run(house.folder / "runs" / begin.partition("run=")[2].split()[0])
+    victim = next(e["pid"] for e in history.of("publish") if (e["c"], e["s"]) == ("new", "Start"))
+    os.kill(victim, signal.SIGKILL)
     code, err = switching.end()
     assert code == 1 and "tiny was started again" in err
     assert house.servers() == ["tiny"] and asked(house, "tiny")[0] == 200

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from cfac.codegen.compile import compile_engine
 from cfac.codegen.engine import find_engine
 from cfac.codegen.package import package_files
 from cfac.compiler import api
+from cfac.runtime.boot import attach
 from cfac.runtime.errors import ComponentFailed
 from cfac.runtime.history import History, read_run
 from cfac.runtime.parts import Together, split
@@ -218,6 +220,23 @@ def test_an_unsupported_configuration_fails_the_switch_with_its_reason(
         )  # fmt: skip
         switch.wait(("new[0]", "Active"))
     assert tiny.nothing_left(tmp_path / "runs")
+
+
+def test_the_calls_of_two_runs_are_those_of_one(tmp_path: Path) -> None:
+    """What generated code asks for: every call, each from the hooks that it belongs to."""
+    vllm = tiny.ROOT / "specs" / "vllm"
+    names = ["fast-start", "model-switching"]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of(*(vllm / f"{name}.yaml" for name in names))))
+    both = attach(str(plan))
+    assert isinstance(both, Together)
+    template = tiny.ROOT / "codegen" / "templates" / "__init__.py.j2"
+    asked = set(re.findall(r"\bsession\.(\w+)", template.read_text()))
+    assert {"publish", "wait", "take", "use"} <= asked
+    for call in asked:
+        assert callable(getattr(both, call)), call
+    for call in ("start", "context", "deferred", "later", "now", "use", "stop"):
+        assert getattr(both, call) == getattr(both.own, call)
 
 
 def test_a_plans_parts_have_what_is_theirs() -> None:
