@@ -229,7 +229,8 @@ class Schedule:
     def _remember(self, place: Place) -> None:
         """Remember from a process's first component's first state to its last.
 
-        The first of several replicas writes what is new; all of them read.
+        The first of several replicas writes what is new; all of them read.  Nothing is
+        exchanged in a root that is a script or a notebook: it is not the engine's.
         """
         entries = (self.hooks.plan.data["engine"] or {}).get("remember")
         if entries is None or not self.followed:
@@ -237,6 +238,8 @@ class Schedule:
         states = self.hooks.plan.states(place.component)
         try:
             if place.state == states[0] and self._remembers is None:
+                if place.component in self.hooks.plan.roots() and self._scripted():
+                    return
                 self._remembers = place.component
                 if self._remembered is None:
                     from cfac.runtime.remember import Remembered
@@ -252,10 +255,18 @@ class Schedule:
             self.hooks.say(f"this start is not remembered: {error}")
 
     def _identity(self) -> str:
-        """What tells this plan and this engine from others."""
+        """What tells this plan, this engine and this way to start it from others."""
         data = self.hooks.plan.data
         package = sys.modules.get(data["engine"]["package"])
-        return json.dumps([data["name"], data["hashes"], list(getattr(package, "__path__", ()))])
+        known = [data["name"], data["hashes"], list(getattr(package, "__path__", ()))]
+        return json.dumps([*known, "script"] if self._scripted() else known)
+
+    def _scripted(self) -> bool:
+        """Whether the run's root is none of the programs that the spec's parameters name."""
+        params = self.hooks.plan.data["params"].items()
+        programs = [name for name, param in params if param.get("programs")]
+        known = self._plan(guess=True).params
+        return bool(programs) and not any(known.get(name) for name in programs)
 
     def _begin_children(self, name: str, index: int | None) -> None:
         """Begin the children that are to begin at the state ``name``."""

@@ -145,10 +145,11 @@ class Bench:
         self.expected: list[dict[str, Any]] | None = None
         self.count = 0
 
-    def start(self, side: Side) -> Start:
-        """One start of a side, of which no process is left."""
+    def start(self, side: Side, *, warm: bool = False) -> Start:
+        """One start of a side, of which no process is left; of a ``warm`` one no trace is kept."""
         self.count += 1
-        runs, kernels = self.runs / side.label / str(self.count), self.kernels()
+        traces = self.folder / "warm" if warm else self.runs
+        runs, kernels = traces / side.label / str(self.count), self.kernels()
         with started(side, self.kind, **self.common, runs=runs) as server:
             found = measure(server, self.last)
         found.sample["kernels"] = self.kernels() - kernels
@@ -165,7 +166,7 @@ class Bench:
     def rounds(self, sides: Sequence[Side], count: int) -> dict[str, list[Start]]:
         """``count`` rounds of all sides, after one start of each that is not kept."""
         for side in sides:
-            self.start(side)
+            self.start(side, warm=True)
         found: dict[str, list[Start]] = {side.label: [] for side in sides}
         for number in range(count):
             # every other round the other way round: nobody always has the warmer machine

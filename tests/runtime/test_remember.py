@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 import textwrap
 
@@ -352,8 +353,7 @@ print(names.Pair(2), names.Pair(1) < names.Pair(2), len(names.scan(names.HERE)),
 """
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def scanning(folder, spec):
     """A tiny engine that scans its own folder, and has a dataclass."""
 
     def prepare(tree):
@@ -364,7 +364,12 @@ def engine(tmp_path_factory):
         assert text.count(at) == 1
         (package / "frontend.py").write_text(text.replace(at, textwrap.indent(USE, " " * 8) + at))
 
-    return tiny.patched_copy(tmp_path_factory.mktemp("engine") / "tree", SPEC, prepare)
+    return tiny.patched_copy(folder / "tree", spec, prepare)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    return scanning(tmp_path_factory.mktemp("engine"), SPEC)
 
 
 def remembered(runs):
@@ -386,6 +391,40 @@ def test_the_next_start_of_an_engine_is_spared_the_work(engine, runs, tmp_path):
     for off in ("CFAC_DISABLE", "CFAC_OBSERVE"):
         stock = tiny.run(engine, runs, "--workers", "1", **store, **{off: "1"})
         assert stock.stdout == first.stdout
+
+
+PROGRAM = """\
+params: {program: {type: bool, default: false, from: [{program: [tiny, go]}]}}
+"""
+SCRIPT = """\
+import sys
+from tinyengine.frontend import Engine
+if __name__ == "__main__":
+    engine = Engine(1)
+    print(engine.add([4]))
+    engine.close()
+"""
+
+
+def test_a_process_that_is_not_the_engines_is_left_alone(tmp_path):
+    """A script's or a notebook's: where the spec names programs, and this is none of them."""
+    engine = scanning(tmp_path, SPEC + PROGRAM)
+    (engine / "tiny").write_text(SCRIPT)
+    store = {ENVIRONMENT: str(tmp_path / "store")}
+    for word, times, expected in (("stay", 2, []), ("go", 1, [(True, True)])):
+        for number in range(times):
+            runs = tmp_path / f"{word}{number}"
+            done = subprocess.run(
+                [sys.executable, str(engine / "tiny"), word],
+                cwd=engine,
+                env=tiny.environment(runs, **store),
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.stdout.startswith("scanned\n"), done.stderr
+            assert done.stdout.endswith("4\n")
+            assert remembered(runs) == expected
 
 
 def test_a_folder_that_cannot_be_made_costs_one_line(engine, runs, tmp_path):
