@@ -47,11 +47,14 @@ _Entries = dict[str, dict[bytes, bytes]]
 
 
 def folder() -> Path:
-    """Where the files are."""
+    """Where the files are.  OSError where the user has no home."""
     given = os.environ.get(ENVIRONMENT)
     if given:
         return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise FileNotFoundError(f"{error}; {ENVIRONMENT} may name a folder") from error
     return Path(base) / "cfac" / "remembered"
 
 

@@ -321,6 +321,17 @@ def test_a_store_that_cannot_be_written_is_an_os_error(folder):
         once(scan(folder))
 
 
+def test_a_user_with_a_home_made_unknown_remembers_nothing(folder, monkeypatch):
+    def unknown(_):
+        raise KeyError
+
+    for name in (ENVIRONMENT, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(OSError, match=ENVIRONMENT):
+        once(scan(folder))
+
+
 SPEC = """\
 apiVersion: cfac/v1
 kind: StartupGraph
