@@ -136,6 +136,12 @@ class _Builder:
         effects = options.get("effects")
         imports, idle_while, recorded = build_work(options, self.diagnostics)
         device = build_device(options, self.diagnostics)
+        does = options.get("does")
+        when = (
+            build_condition(does.get("when"), self.diagnostics)
+            if isinstance(does, MapNode)
+            else None
+        )
         declared = tuple(
             found
             for item in (effects.items if isinstance(effects, ListNode) else ())
@@ -154,6 +160,7 @@ class _Builder:
             effects=declared,
             device=device,
             imports=imports,
+            imports_when=when,
             idle_while=idle_while,
             recorded=recorded,
         )

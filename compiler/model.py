@@ -119,7 +119,8 @@ class State:
     With ``idle_while`` that happens while the component waits, for that transition.
     ``recorded`` is where the spec asks for recorded modules; they are the slice
     ``recorded_part`` of ``imports``, recorded with a torch that was built for
-    ``recorded_torch`` (None: without one).  ``device`` is opened after the imports.
+    ``recorded_torch`` (None: without one).  Where ``imports_when`` does not hold, nothing is
+    imported.  ``device`` is opened after the imports.
     """
 
     name: str
@@ -129,6 +130,7 @@ class State:
     cost: float | None = None
     effects: tuple[Effect, ...] = ()
     imports: tuple[str, ...] = ()
+    imports_when: Condition | None = None
     idle_while: Ref | None = None
     recorded: Span | None = None
     recorded_part: tuple[int, int] | None = None

@@ -52,6 +52,7 @@ def each_when(spec: Spec) -> Iterator[Test]:
     conditions = [component.when for component in spec.components.values()]
     conditions += [c.policy.when for c in spec.components.values() if c.policy is not None]
     conditions += [state.device.when for _, state in spec.transitions() if state.device]
+    conditions += [state.imports_when for _, state in spec.transitions()]
     conditions += [site.when for binding in spec.bindings for site in binding.sites]
     for component in spec.components.values():
         if component.process is not None:

@@ -229,6 +229,7 @@ def _transition(
         **({"recorded_torch": state.recorded_torch} if state.recorded_torch else {}),
         **{effect.kind: effect.value for effect in state.effects if effect.kind in SIDES},
         **({"device": _device(state.device, version)} if state.device else {}),
+        **({"imports_when": _condition(state.imports_when, version)} if state.imports_when else {}),
     }
 
 

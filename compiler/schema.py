@@ -132,6 +132,7 @@ class DoesModel(Strict):
     device: Device = Field(
         default=ABSENT, description="Then its process opens its device, for ever."
     )
+    when: When = Field(default=ABSENT, description="It imports only where this holds.")
 
 
 class IdleModel(Strict):

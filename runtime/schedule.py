@@ -125,6 +125,9 @@ class Schedule:
         """
         entry = self.hooks.plan.data["transitions"].get(name, {})
         modules, to_open = entry.get("imports", ()), entry.get("device")
+        when = entry.get("imports_when")
+        if when and not self._plan(guess=True).holds(when):
+            modules = ()
         if self.hooks.observe_only or not (modules or to_open):
             return False
         recorded = range(*entry.get("recorded", (0, 0)))
