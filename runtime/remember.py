@@ -4,8 +4,8 @@ A plan names two kinds.  ``compiled``: modules that make source text and execute
 `dataclasses` does for the methods that it adds; the text is the key.  ``results``: functions
 whose results hold as long as the files below their first argument, a path, or below the
 folders of `sys.path` are the same (name, size, modification time: what Python asks of a
-.pyc, too).  Both are exchanged from the first state
-of a component to its last, and the originals are back afterwards.
+.pyc, too).  Both are exchanged from the first state of a component to its last, and the
+originals are back afterwards.
 
 Each component has a file of its own, for one plan, engine folder and Python, in
 ``$CFAC_REMEMBER`` or ``$XDG_CACHE_HOME/cfac/remembered``, mode 0700.  It is written at the
