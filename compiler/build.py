@@ -134,14 +134,8 @@ class _Builder:
         """A state with its options."""
         options = node if node is not None else MapNode((), name.span)
         effects = options.get("effects")
-        imports, idle_while, recorded = build_work(options, self.diagnostics)
+        work = build_work(options, self.diagnostics)
         device = build_device(options, self.diagnostics)
-        does = options.get("does")
-        when = (
-            build_condition(does.get("when"), self.diagnostics)
-            if isinstance(does, MapNode)
-            else None
-        )
         declared = tuple(
             found
             for item in (effects.items if isinstance(effects, ListNode) else ())
@@ -159,10 +153,10 @@ class _Builder:
             cost=self.cost(options.get("cost")),
             effects=declared,
             device=device,
-            imports=imports,
-            imports_when=when,
-            idle_while=idle_while,
-            recorded=recorded,
+            imports=work.imports,
+            imports_when=work.when,
+            idle_while=work.idle_while,
+            recorded=work.recorded,
         )
 
     def after(self, node: Node | None) -> list[Dependency]:

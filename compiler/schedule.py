@@ -6,6 +6,7 @@ The shape is already checked; what has the wrong one is left out without a messa
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from cfac.compiler.aliases import build_aliases
 from cfac.compiler.bindings import build_site
@@ -13,6 +14,7 @@ from cfac.compiler.conditions import build_condition
 from cfac.compiler.diagnostics import Diagnostics, Span, did_you_mean
 from cfac.compiler.model import (
     BIRTHS,
+    Condition,
     Device,
     Effect,
     Policy,
@@ -108,29 +110,42 @@ def _strategy(node: Node | None, diagnostics: Diagnostics) -> Strategy:
     return Strategy()
 
 
-def build_work(
-    options: MapNode, diagnostics: Diagnostics
-) -> tuple[tuple[str, ...], Ref | None, Span | None]:
-    """What a state's ``does`` or ``idle`` imports, and what it waits for meanwhile.
+@dataclass(frozen=True)
+class Work:
+    """What a state's ``does`` or ``idle`` imports, when, and what it waits for meanwhile.
 
-    The third is where the word ``recorded`` stands among the modules, if it does.
+    ``recorded`` is where that word stands among the modules, if it does.
     """
+
+    imports: tuple[str, ...] = ()
+    when: Condition | None = None
+    idle_while: Ref | None = None
+    recorded: Span | None = None
+
+
+def build_work(options: MapNode, diagnostics: Diagnostics) -> Work:
+    """What a state's ``does`` or ``idle`` says; ``device`` aside, see build_device."""
     does, idle = options.get("does"), options.get("idle")
     if isinstance(does, MapNode) and isinstance(idle, MapNode):
         key = options.key("idle")
         message = "a state has either 'does' or 'idle', not both"
         hint = "make two states of it"
         diagnostics.error("CF109", message, key.span if key else idle.span, help=hint)
-        return (), None, None
+        return Work()
     work = does if isinstance(does, MapNode) else idle
     if not isinstance(work, MapNode):
-        return (), None, None
+        return Work()
     meanwhile = text_node(work.get("while")) if work is idle else None
-    modules = work.get("import")
-    return (
-        _modules(modules, diagnostics),
-        parse_ref(meanwhile, diagnostics) if meanwhile is not None else None,
-        next((node.span for node in texts(modules) if node.text == WORD), None),
+    modules, condition = work.get("import"), work.key("when")
+    if condition is not None and modules is None and work.get("device") is not None:
+        message = "this 'when' is about an import, and there is none"
+        hint = "a device has its own: device: {kind: ..., when: ...}"
+        diagnostics.error("CF109", message, condition.span, help=hint)
+    return Work(
+        imports=_modules(modules, diagnostics),
+        when=build_condition(work.get("when"), diagnostics) if work is does else None,
+        idle_while=parse_ref(meanwhile, diagnostics) if meanwhile is not None else None,
+        recorded=next((node.span for node in texts(modules) if node.text == WORD), None),
     )
 
 
@@ -155,7 +170,7 @@ def build_device(options: MapNode, diagnostics: Diagnostics) -> Device | None:
         return None
     node, key = does.get("device"), does.key("device")
     if key is None:
-        if does.get("import") is None and not does.entries:
+        if all(name.text == "when" for name, _ in does.entries):
             hint = "write import: and modules, or device: and its kind"
             diagnostics.error("CF108", "'does' says nothing to do", does.span, help=hint)
         return None
