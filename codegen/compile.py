@@ -362,7 +362,7 @@ def _defer(work: _Work, entry: Defer, order: int) -> None:
 
 
 def _defer_import(work: _Work, entry: Defer, order: int) -> None:
-    """Make the import conditional, and put it at the entry of the functions that need it."""
+    """Make the import conditional, and put it before its first use in each function."""
     for source, found in deferred_imports(entry, work.tree, work.diagnostics):
         file, text = work.file(source), edits.quote(found.text)
         names = edits.quote(" ".join(found.names))
@@ -372,7 +372,7 @@ def _defer_import(work: _Work, entry: Defer, order: int) -> None:
         places = [(found.statement.lineno, module_name(source.path), f"if {condition}: ...")]
         for user in found.users:
             try:
-                point = entry_point(source, user)
+                point = found.point(source, user)
             except Refused as refused:
                 report_refused(entry, source, f"{user.name}: {refused.reason}", work.diagnostics)
                 continue

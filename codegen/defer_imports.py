@@ -1,8 +1,9 @@
 """Put off an import of a module: where its names are used decides whether that is possible.
 
-The statement becomes conditional, and each function that uses one of its names begins with
-the import.  It is refused where a name is needed when the module itself is imported, or is
-bound a second time: then the order of the two would matter.
+The statement becomes conditional, and each function that uses one of its names makes the
+import before the first use, in the innermost block that has all of them.  It is refused
+where a name is needed when the module itself is imported, or is bound a second time: then
+the order of the two would matter.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cfac.codegen.places import FUNCTIONS, imported, module_name
-from cfac.codegen.positions import Refused, header, line_after, line_before
+from cfac.codegen.positions import Point, Refused, header, is_elif, line_after, line_before
 from cfac.codegen.source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -26,6 +27,23 @@ class Import:
     text: str
     names: tuple[str, ...]
     users: tuple[Function, ...]
+
+    def point(self, source: Source, user: Function) -> Point:
+        """Where a function of ``users`` makes the import; Refused if nothing can be put there.
+
+        A block runs from its beginning, so what precedes the first use in a block that has
+        all uses precedes each of them.
+        """
+        refused = Refused(f"line {user.lineno}: nothing can be put before its first use")
+        for owner, block, index in reversed(_common_homes(source, user, set(self.names))):
+            statement = block[index]
+            if isinstance(statement, ast.If) and is_elif(source, statement):
+                continue
+            try:
+                return line_before(source, owner, block, index)
+            except Refused as error:
+                refused = error
+        raise refused
 
 
 def imports_of(source: Source, name: str) -> list[Import]:
@@ -175,6 +193,38 @@ class _Scan(ast.NodeVisitor):
             raise Refused(f"line {node.lineno}: {name} is bound again")
         if name == "__getattr__" and isinstance(node, ast.FunctionDef) and node.col_offset == 0:
             raise Refused(f"line {node.lineno}: the module has a __getattr__ of its own")
+
+
+Home = tuple[ast.AST, list[ast.stmt], int]
+
+
+def _common_homes(source: Source, user: Function, names: set[str]) -> list[Home]:
+    """The blocks of a function that have all uses, outermost first, each with its first use."""
+    common: list[Home] | None = None
+    for statement in user.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and node.id in names:
+                homes = _homes(source, user, node)
+                shared = zip(common or homes, homes, strict=False)
+                common = [
+                    (owner, block, min(first, index))
+                    for (owner, block, first), (_, other, index) in shared
+                    if block is other
+                ]
+    return common or []
+
+
+def _homes(source: Source, user: Function, node: ast.AST) -> list[Home]:
+    """The statements of a function that hold a node, outermost first."""
+    found: list[Home] = []
+    for owner, field, child in source.ancestors(node):
+        if isinstance(child, ast.stmt):
+            block = getattr(owner, field)
+            index = next(k for k, entry in enumerate(block) if entry is child)
+            found.append((owner, block, index))
+        if owner is user:
+            break
+    return found[::-1]
 
 
 def _uses(body: Sequence[ast.stmt], names: set[str]) -> bool:

@@ -341,7 +341,7 @@ def _before(source: Source, node: ast.AST) -> Point:
             "bind a call in the loop's body, or use at: replace_callee",
         )
     home = _home(source, statement)
-    if isinstance(statement, ast.If) and field == "test" and _is_elif(source, statement):
+    if isinstance(statement, ast.If) and field == "test" and is_elif(source, statement):
         raise Refused(f"line {line}: nothing can go before an elif", "use at: replace_callee")
     if isinstance(statement, ast.With | ast.AsyncWith) and child is not statement.items[0]:
         raise Refused(
@@ -398,6 +398,7 @@ def _refuse_unevaluated(statement: ast.stmt, field: str) -> None:
         raise Refused(f"line {line}: a loop's target runs in every iteration")
 
 
-def _is_elif(source: Source, statement: ast.If) -> bool:
+def is_elif(source: Source, statement: ast.If) -> bool:
+    """Whether an ``if`` statement is written as the ``elif`` of another one."""
     start = source.offset(statement.lineno, statement.col_offset)
     return source.text.startswith("elif", start)
