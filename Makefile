@@ -47,8 +47,8 @@ test-rest:
 	@$(BIN)/pytest -m "not engine and not soak" >build/test-rest.log 2>&1; \
 	code=$$?; echo; cat build/test-rest.log; exit $$code
 
-soak: engine ## The long tests, other random examples; the outcome goes to soak/summary.json
-	$(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=random --summary=soak/summary.json
+soak: engine ## The long tests (SOAK=tests/engine/...: these), into soak/summary.json
+	$(BIN)/pytest -m "soak or hypothesis" --hypothesis-profile=random --summary=soak/summary.json $(SOAK)
 
 demo: engine ## Patch a real vLLM, start it beside the stock one, compare
 	$(BIN)/python examples/vllm/demo.py --engine $(ENGINE) --model $(MODEL) $(DEMO)

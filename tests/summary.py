@@ -1,4 +1,8 @@
-"""``pytest --summary FILE``: which tests ran, with what outcome and how long, as JSON to commit."""
+"""``pytest --summary FILE``: which tests ran, with what outcome and how long, as JSON to commit.
+
+A session adds to what the file says: its tests replace their earlier outcomes, others keep
+theirs, and each test names its run (when, on what, at which commit).
+"""
 
 from __future__ import annotations
 
@@ -36,17 +40,30 @@ class Summary:
             entry["found"] = dict(report.user_properties)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        outcomes = [str(entry["outcome"]) for entry in self.tests.values()]
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+        run = {"date": now, "versions": versions(), "exit_status": int(exitstatus)}
+        runs, tests = self.earlier()
+        tests |= {name: {**entry, "run": len(runs)} for name, entry in self.tests.items()}
+        used = sorted({int(entry["run"]) for entry in tests.values()})
+        runs = [[*runs, run][number] for number in used]
+        for entry in tests.values():
+            entry["run"] = used.index(int(entry["run"]))
+        outcomes = [str(entry["outcome"]) for entry in tests.values()]
         data = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "versions": versions(),
-            "exit_status": int(exitstatus),
             "counts": {name: outcomes.count(name) for name in WEIGHT if name in outcomes},
-            "seconds": round(sum(float(entry["seconds"]) for entry in self.tests.values()), 1),
-            "tests": dict(sorted(self.tests.items())),
+            "seconds": round(sum(float(entry["seconds"]) for entry in tests.values()), 1),
+            "runs": runs,
+            "tests": dict(sorted(tests.items())),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+
+    def earlier(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+        """The runs and tests of earlier sessions."""
+        if not self.path.exists():
+            return [], {}
+        data = json.loads(self.path.read_text("utf-8"))
+        return data["runs"], data["tests"]
 
 
 def versions() -> dict[str, str]:

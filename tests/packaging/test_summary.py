@@ -33,7 +33,19 @@ def test_the_summary_tells_outcomes_durations_and_versions(tmp_path):
     assert done.returncode == 1, done.stdout
     data = json.loads(out.read_text())
     assert data["counts"] == {"passed": 1, "skipped": 1, "xfailed": 1, "failed": 2}
-    assert data["exit_status"] == 1
+    (run,) = data["runs"]
+    assert run["exit_status"] == 1
     assert data["tests"]["test_made.py::test_error"]["outcome"] == "failed"
     assert data["tests"]["test_made.py::test_good"]["seconds"] >= 0
-    assert set(data["versions"]) >= {"python", "pytest", "vllm", "commit"}
+    assert set(run["versions"]) >= {"python", "pytest", "vllm", "commit"}
+
+    (tmp_path / "test_made.py").write_text(MADE.replace("assert 0", "assert 1", 1))
+    subprocess.run([*command, "-k", "bad"], cwd=tmp_path, capture_output=True, check=False)
+    data = json.loads(out.read_text())
+    assert data["counts"] == {"passed": 2, "skipped": 1, "xfailed": 1, "failed": 1}
+    bad, good = (data["tests"][f"test_made.py::test_{name}"] for name in ("bad", "good"))
+    assert [data["runs"][test["run"]]["exit_status"] for test in (bad, good)] == [0, 1]
+    assert bad["outcome"] == good["outcome"] == "passed"
+
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert len(json.loads(out.read_text())["runs"]) == 1
