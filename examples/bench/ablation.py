@@ -43,11 +43,11 @@ def without_policy(spec: Spec) -> Spec:
 
 def built_up(spec: Spec) -> dict[str, Spec]:
     """Label -> spec: the fork edges alone, then each with one construct more."""
-    defer = without_remember(deepcopy(spec))
-    idle = without_defer(deepcopy(defer))
-    policy = without_idle(deepcopy(idle))
+    idle = without_remember(deepcopy(spec))
+    defer = without_idle(deepcopy(idle))
+    policy = without_defer(deepcopy(defer))
     fork = without_policy(deepcopy(policy))
-    return {"fork": fork, "policy": policy, "idle": idle, "defer": defer, "remember": spec}
+    return {"fork": fork, "policy": policy, "defer": defer, "idle": idle, "remember": spec}
 
 
 def write(folder: Path) -> dict[str, Path]:

@@ -28,7 +28,7 @@ SWITCHES = 22
 
 
 class Engines(House):
-    """A gateway before real engines: models ``tiny`` and ``qwen3``."""
+    """A gateway before real engines: models ``tiny`` and ``large`` (1.8 GB)."""
 
     limit = 600.0
     naming = "--served-model-name"
@@ -77,14 +77,14 @@ def session_of(leader: int) -> list[int]:
 
 @pytest.fixture
 def house(engine, model, patched, tmp_path):
-    other = model.parent / "qwen3"
+    other = model.parent / "large"
     script = ROOT / "examples" / "vllm" / "make_model.py"
     subprocess.run(
-        [engine / "bin" / "python", script, other, "--kind", "qwen3"],
+        [engine / "bin" / "python", script, other, "--kind", "large"],
         check=True, env=os.environ | vllm_server.ENVIRONMENT,
     )  # fmt: skip
     package = patched(*TOGETHER).package
-    house = Engines(tmp_path, engine, package, {"tiny": model, "qwen3": other})
+    house = Engines(tmp_path, engine, package, {"tiny": model, "large": other})
     yield house
     house.end()
 
@@ -99,11 +99,11 @@ def asked(house: House, model: str, **more) -> tuple[int, str]:
 def test_engines_are_switched_under_a_steady_stream_and_no_request_is_lost(house):
     house.open(house.command("tiny"))
     first = asked(house, "tiny")
-    stream = Stream(house.url, ["tiny", "qwen3"], pause=0.25)
+    stream = Stream(house.url, ["tiny", "large"], pause=0.25)
     switches = []
     try:
         for number in range(SWITCHES):
-            new = ("qwen3", "tiny")[number % 2]
+            new = ("large", "tiny")[number % 2]
             switches.append(Switched.perform(house.url, house.command(new)))
             assert switches[-1].ok, switches[-1].events
     finally:
@@ -135,7 +135,7 @@ def test_new_engines_that_cannot_be_leave_the_old_one_or_bring_it_back(house):
 
     # as the OOM killer does: a process of the new engine, while it loads
     slow_start(house, 0)
-    switching = house.begin_switch(house.command("qwen3"))
+    switching = house.begin_switch(house.command("large"))
     switching.until("freed")
     begin = next(line for line in switching.lines if "  begin" in line)
     history = read_run(house.folder / "runs" / begin.partition("run=")[2].split()[0])
@@ -147,19 +147,19 @@ def test_new_engines_that_cannot_be_leave_the_old_one_or_bring_it_back(house):
 
     # a limit on its memory: the KV cache does not fit
     words = ["env", "VLLM_CPU_KVCACHE_SPACE=16", "prlimit", f"--data={8 << 30}"]
-    said = house.switch(shlex.join([*words, *shlex.split(house.command("qwen3"))]))
+    said = house.switch(shlex.join([*words, *shlex.split(house.command("large"))]))
     assert said.returncode == 1 and "tiny was started again" in said.stderr, said.stdout
     assert house.servers() == ["tiny"] and asked(house, "tiny")[0] == 200
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("event", "lives"), [("predicted", "tiny"), ("told", "qwen3")])
+@pytest.mark.parametrize(("event", "lives"), [("predicted", "tiny"), ("told", "large")])
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_gateway_that_ends_amidst_a_switch_of_engines(house, event, lives, kill):
     house.open(house.command("tiny"))
     slow_start(house, 600 if event == "predicted" else 0)
-    house.begin_switch(house.command("qwen3")).until(event)
+    house.begin_switch(house.command("large")).until(event)
     if kill:
         house.kill()
     else:
@@ -177,7 +177,7 @@ def test_an_engine_that_hangs_when_it_is_stopped_is_killed_and_the_switch_goes_o
     house.open(house.command("tiny"))
     for pid in house.processes("tiny"):
         os.kill(pid, signal.SIGSTOP)
-    said = house.switch(house.command("qwen3"), "--drain", "1", "--stop", "2")
+    said = house.switch(house.command("large"), "--drain", "1", "--stop", "2")
     assert said.returncode == 0, said.stderr
     assert "killed=True" in said.stdout
-    assert house.servers() == ["qwen3"] and asked(house, "qwen3")[0] == 200
+    assert house.servers() == ["large"] and asked(house, "large")[0] == 200
