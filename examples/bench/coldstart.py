@@ -141,7 +141,7 @@ class Bench:
     ) -> None:
         self.kind, self.last, self.folder, self.common = kind, last, folder, common
         #: where the traces are kept, by side
-        self.runs = runs or folder / "runs"
+        self.runs = (runs or folder / "runs").resolve()  # a server has a working folder of its own
         self.expected: list[dict[str, Any]] | None = None
         self.count = 0
 
