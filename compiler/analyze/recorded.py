@@ -127,6 +127,7 @@ def _info(history: History, plan: Plan) -> RunInfo:
         for component, index in plan.instances()
         for state in plan.states(component)
         if (label(component, index), state) not in history.publishes
+        and plan.passed(component, state)
         and not _at_exit(plan, component, state)
     ]
     observe = bool(history.info.get("observe"))

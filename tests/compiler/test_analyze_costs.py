@@ -278,6 +278,18 @@ def test_runs_that_differ_are_told_apart(specs, tmp_path):
     ]
 
 
+def test_a_state_that_this_start_does_not_pass_is_not_missed(tmp_path):
+    front = component(["Start", "Opened", "Ready"]) | {"aux": ["Opened"]}
+    made = plan({"front": front}, params={"kind": "cpu"})
+    made["sites"] = {"front.Opened:publish": [[["param:kind", "is", "cuda"]]]}
+    steps = ["publish front.Start", "publish front.Ready"]
+    missed = {}
+    for kind in ("cpu", "cuda"):
+        run = read_run(write(tmp_path / kind, made, steps, argv=("made", f"--kind={kind}")))
+        missed[kind] = record([run]).runs[0].missing
+    assert missed == {"cpu": (), "cuda": ("front.Opened",)}
+
+
 # -- births ---------------------------------------------------------------------------
 
 
