@@ -20,9 +20,9 @@ torch is imported when the first tensor is made, nowhere else; the rest is the s
 """
 
 from cfac.native.binding import HeaderError, LoadError, NativeMissingError
+from cfac.native.files import IndexFileError
 from cfac.runtime.loading.distributed import GroupError
 from cfac.runtime.loading.dtypes import UnsupportedTensorError
-from cfac.runtime.loading.files import IndexFileError
 from cfac.runtime.loading.loader import Loader, load
 from cfac.runtime.loading.manifest import ChecksumError, Manifest, ManifestError
 from cfac.runtime.loading.model import TensorInfo

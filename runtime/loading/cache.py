@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cfac.native import binding
-from cfac.runtime.loading.files import Files, Path, find
+from cfac.native.files import Files, Path, find
 from cfac.runtime.loading.model import Model
 
 #: Names the cache's folder.

@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
 from cfac.native import sizing
+from cfac.native.files import Path, find
 from cfac.runtime.loading import job as jobs
 from cfac.runtime.loading.cache import Hold, resolve
 from cfac.runtime.loading.distributed import Circle, check_equal, fingerprint, shared
-from cfac.runtime.loading.files import Path, find
 from cfac.runtime.loading.job import Job, Plan, Settings
 from cfac.runtime.loading.manifest import Manifest, grid_starts
 from cfac.runtime.loading.memory import shaped

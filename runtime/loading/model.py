@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from cfac.native import binding
-from cfac.runtime.loading.files import Files, IndexFileError
+from cfac.native.files import Files, IndexFileError
 
 _TENSOR = struct.Struct("<QQQQQIIII")  # cfac_tensor
 _ALLOW_DUPLICATES = 1

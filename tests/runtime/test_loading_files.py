@@ -94,6 +94,8 @@ def test_tensors_that_an_index_does_not_name_are_there_too(sharded):
         ('{"weight_map": {"a": "/etc/passwd"}}', "beside the index"),
         ('{"weight_map": {"a": "../x.safetensors"}}', "beside the index"),
         ('{"weight_map": {"a": "x\\u0000"}}', "beside the index"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "'a' is given twice"),
+        ("[" * 100_000, "not JSON"),
         ('{"weight_map": {}}', "no files"),
     ],
 )
@@ -111,7 +113,17 @@ def test_several_indexes_are_not_guessed_between(sharded):
         cfac.load(sharded)
 
 
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors.index.json")
+    with pytest.raises(OSError, match="not a regular file"):
+        cfac.load(tmp_path)
+
+
 def test_what_is_no_file(tmp_path):
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(FileNotFoundError, match=r"it has weights\.bin: convert it"):
+        cfac.load(tmp_path)
+    (tmp_path / "weights.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
         cfac.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="missing"):

@@ -1,4 +1,4 @@
-"""Which files a load means: a file, several, a folder, or an index.
+"""Which files make up a model: a file, several, a folder, or an index.
 
 A folder stands for its index (``model.safetensors.index.json``, or the only ``*.index.json``),
 else for all its ``*.safetensors`` in the order of their names.  An index is the JSON object of
@@ -7,19 +7,27 @@ the Hugging Face hub: ``weight_map`` says which file beside it holds a tensor.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 #: What the hub calls an index.
 INDEX_NAME = "model.safetensors.index.json"
+#: Weights in other formats, to say why a folder has nothing to read.
+_OTHERS = (".bin", ".pt", ".pth", ".gguf", ".ckpt", ".npz")
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class IndexFileError(ValueError):
     """An index that is none, or that disagrees with its files; the message names both."""
+
+
+class MissingShardError(FileNotFoundError):
+    """A file that an index names is missing; ``strerror`` names the index and a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ def _add(path: str, found: Files) -> None:
     for name in sorted(set(weight_map.values())):
         file = os.path.join(folder, name)
         if not os.path.exists(file):
-            raise FileNotFoundError(2, f"{path}: it names a file that is missing", file)
+            raise _missing(path, file, [t for t, shard in weight_map.items() if shard == name])
         numbers[name] = len(found.paths)
         found.paths.append(file)
     for tensor, name in weight_map.items():
@@ -81,23 +89,45 @@ def _index_in(folder: str) -> str | None:
 
 
 def _in_folder(folder: str) -> list[str]:
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".safetensors"))
+    listed = sorted(os.listdir(folder))
+    names = [name for name in listed if name.endswith(".safetensors")]
     if not names:
-        raise FileNotFoundError(2, "no *.safetensors in this folder", folder)
+        other = next((name for name in listed if name.endswith(_OTHERS)), None)
+        hint = f"; it has {other}: convert it to safetensors first" if other else ""
+        raise FileNotFoundError(errno.ENOENT, f"no *.safetensors in this folder{hint}", folder)
     return [os.path.join(folder, name) for name in names]
 
 
+def _missing(index: str, file: str, tensors: list[str]) -> MissingShardError:
+    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+    name = os.path.basename(file)
+    message = f"{index}: {name!r} is missing, which tensor {tensors[0]!r}{more} should be in"
+    return MissingShardError(errno.ENOENT, message, file)
+
+
 def _weight_map(path: str) -> dict[str, str]:
-    with open(path, encoding="utf-8") as file:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for a writer
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    with open(path, "rb") as file:
         try:
-            data: Any = json.load(file)
-        except ValueError as error:  # also what is no UTF-8
+            data: Any = json.loads(file.read(), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:  # also what is no UTF-8
             raise IndexFileError(f"{path}: not JSON: {error}") from error
     names = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(names, dict):
         raise IndexFileError(f"{path}: no index: it has no object 'weight_map'")
     for tensor, name in names.items():
-        inside = isinstance(name, str) and name and not os.path.isabs(name)
-        if not inside or "\0" in name or ".." in name.split("/"):
-            raise IndexFileError(f"{path}: tensor {tensor!r}: {name!r} is no file beside the index")
+        if not isinstance(name, str):
+            raise IndexFileError(f"{path}: tensor {tensor!r}: its file is not text")
+        if not name or os.path.isabs(name) or "\0" in name or ".." in name.split("/"):
+            raise IndexFileError(f"{path}: tensor {tensor!r}: {name!r} is not beside the index")
     return names
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is given twice")
+        found[key] = value
+    return found
