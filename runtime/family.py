@@ -227,6 +227,8 @@ class Family:
             stopped = split_label(component)[0] in self.stopping
             if owner.publish_exit(component) or stopped or self._ending():
                 continue
+            if self.released and owner.complete(component):
+                continue  # it is through, and nobody waits for it any more
             if processes.is_abnormal(status) or not self._may_end(member, component):
                 owner.fail(component, cause)
             elif owner.plan is None:

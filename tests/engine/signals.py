@@ -28,7 +28,7 @@ from typing import Any
 from real_engine import tiny
 
 from cfac.compiler import api
-from cfac.runtime.plan import Plan
+from cfac.runtime.plan import Plan, split_label
 from cfac.runtime.processes import processes_of_run
 from cfac.runtime.table import label
 
@@ -135,10 +135,18 @@ def matrix(spec_path: Path) -> list[Case]:
 
 
 def hold(case: Case, spec_path: Path) -> dict[str, str]:
-    """The environment that holds the case's process at its state."""
-    up = (case.component, case.state) == (root_of(spec_path), _last(spec_path, case.component))
-    seconds = SHORT_HOLD if case.own and (case.component != root_of(spec_path) or up) else LONG_HOLD
-    return {"CFAC_DELAY": f"{case.component}.{case.state}={seconds}:after"}
+    """The environment that holds the case's process at its state.
+
+    Where the engine has not asked for that process yet, it is kept from it until the signal
+    is sent: the root is held at its config.
+    """
+    root = root_of(spec_path)
+    up = (case.component, case.state) == (root, _last(spec_path, case.component))
+    seconds = SHORT_HOLD if case.own and (case.component != root or up) else LONG_HOLD
+    held = [f"{case.component}.{case.state}={seconds}:after"]
+    if case.own and (split_label(case.component)[0], case.state) in not_asked_for(spec_path):
+        held.append(f"{root}.ConfigReady={SHORT_HOLD}")
+    return {"CFAC_DELAY": ",".join(held)}
 
 
 def _last(spec_path: Path, component: str) -> str:

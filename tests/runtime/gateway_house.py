@@ -121,7 +121,8 @@ class House:
     def answer(self, model: str, **more: Any) -> tuple[int, str, Message]:
         """Status, body and headers of the answer to a request for a model."""
         data = json.dumps({"model": model, **more}).encode()
-        request = urllib.request.Request(f"{self.url}/v1/completions", data=data)
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/v1/completions", data=data, headers=kind)
         try:
             with urllib.request.urlopen(request) as answer:
                 return answer.status, answer.read().decode(), answer.headers
@@ -167,7 +168,7 @@ class House:
                 words = (entry / "cmdline").read_bytes().decode().split("\0")
             except (OSError, UnicodeDecodeError):
                 continue
-            if self.marks <= set(words):
+            if {*self.marks, self.naming} <= set(words):
                 found[int(entry.name)] = words[words.index(self.naming) + 1]
         return found
 

@@ -38,13 +38,13 @@ session = Session(run)
 Place(session, "controller.Start", None).publish()
 import json
 import os
-child = subprocess.Popen([sys.executable, "-c", sys.argv[2], "new", "Start", "EnvReady"],
+child = subprocess.Popen([sys.executable, "-c", sys.argv[2], "new", *sys.argv[4:]],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                          env={**os.environ, "CFAC_RUN": run.environment()}, start_new_session=True)
 child.stdout.readline()
 if sys.argv[3] == "release":
     session.release()
-print(child.pid, flush=True)
+print(child.pid, run.folder, flush=True)
 sys.stdin.read()
 """
 
@@ -84,12 +84,12 @@ def lives(pid: int) -> bool:
 @pytest.mark.parametrize("release", ["release", "keep"])
 def test_only_a_released_run_outlives_its_roots_violent_end(plan, release):
     root = subprocess.Popen(
-        [sys.executable, "-c", ROOT, json.dumps(plan), CLIENT, release],
+        [sys.executable, "-c", ROOT, json.dumps(plan), CLIENT, release, "Start", "EnvReady"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert root.stdout is not None
     # The child's standard input is the root's to close: keep it open beyond the root's end.
-    pid = int(root.stdout.readline())
+    pid = int(root.stdout.readline().split()[0])
     keep = os.open(f"/proc/{pid}/fd/0", os.O_WRONLY)
     try:
         root.kill()
@@ -102,3 +102,26 @@ def test_only_a_released_run_outlives_its_roots_violent_end(plan, release):
         os.close(keep)
         if lives(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("release", ["release", "keep"])
+@pytest.mark.parametrize("states", [["Start", "EnvReady", "Active"], ["Start", "EnvReady"]])
+def test_in_a_released_run_the_end_of_what_is_through_is_no_failure(plan, release, states):
+    root = subprocess.Popen(
+        [sys.executable, "-c", ROOT, json.dumps(plan), CLIENT, release, *states],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert root.stdout is not None
+    pid, folder = root.stdout.readline().split()
+    os.kill(int(pid), signal.SIGKILL)
+    ended: list[dict] = []
+    deadline = time.monotonic() + 300
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.1)
+        ended = list(read_run(Path(folder)).of("ended"))
+    time.sleep(0.5)  # a failure follows its cause
+    failed = [event["c"] for event in read_run(Path(folder)).of("failed")]
+    root.kill()
+    root.wait()
+    through = release == "release" and states[-1] == "Active"
+    assert ended and failed == ([] if through else ["new[0]"])
