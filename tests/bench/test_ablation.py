@@ -8,7 +8,7 @@ from cfac.compiler import api
 
 def test_each_spec_is_one_construct_richer_and_checks(tmp_path):
     specs = ablation.write(tmp_path)
-    assert list(specs) == ["fork", "policy", "idle", "defer", "remember"]
+    assert list(specs) == ["fork", "policy", "defer", "idle", "remember"]
     for path in specs.values():
         spec, diagnostics = api.load(path)
         assert spec is not None
@@ -18,10 +18,10 @@ def test_each_spec_is_one_construct_richer_and_checks(tmp_path):
     texts = {label: yaml.safe_load(path.read_text()) for label, path in specs.items()}
     shipped = yaml.safe_load((ablation.SPECS / "fast-start.yaml").read_text())
     assert texts["remember"] == shipped | {"name": "vllm-remember"}
-    assert "remember" in texts["remember"] and "remember" not in texts["defer"]
-    assert "defer" in texts["defer"] and "defer" not in texts["idle"]
+    assert "remember" in texts["remember"] and "remember" not in texts["idle"]
     assert "frontend.IdleDone" in texts["idle"]["bind"]
-    assert "frontend.IdleDone" not in texts["policy"]["bind"]
+    assert "frontend.IdleDone" not in texts["defer"]["bind"]
+    assert "defer" in texts["defer"] and "defer" not in texts["policy"]
     assert "policy" in texts["policy"]["components"]["frontend"]
     assert "policy" not in texts["fork"]["components"]["frontend"]
     assert texts["fork"]["components"]["worker"]["process"]["strategy"]
