@@ -115,24 +115,27 @@ class Hooks:
             if self.schedule.work(name, place.index) or self.delays or carried is not None:
                 self.delays.before(place.label, place.state)
                 stamp = time.monotonic_ns()
+            if not self.stock:  # who sees the state may send one at once
+                self._mind_signals(place, published=False)
             message = {"op": "set", "c": place.label, "s": place.state}
             self._post_with_value(place.session, name, message, value)
             place.record("publish", stamp)
             self._settle_params(place.session, name, params)
             if not self.stock:
-                self._mind_signals(place)
+                self._mind_signals(place, published=True)
                 self.delays.after(place.label, place.state)
                 self.schedule.published(place)
 
-    def _mind_signals(self, place: Place) -> None:
+    def _mind_signals(self, place: Place, *, published: bool) -> None:
         """From the root's first state to its last, the owner hears of signals to it."""
         if place.component not in self._roots or self.observe_only:
             return
         from cfac.runtime import interrupts
 
-        if place.state == self.plan.states(place.component)[-1]:
+        last = place.state == self.plan.states(place.component)[-1]
+        if last and published:
             interrupts.ignore()
-        else:
+        elif not last and not published:
             interrupts.listen(place.session)
 
     def _post_with_value(

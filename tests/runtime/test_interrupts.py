@@ -45,19 +45,49 @@ if __name__ == "__main__":
     print(engine.add([1, 2]), signal.getsignal(signal.SIGTERM) is before, flush=True)
     engine.close()
 """
+#: As asyncio's runner does: the first SIGINT is only noted.  It comes with the first state.
+AT_ONCE = """
+import os, signal, sys
+from cfac.runtime.session import Session
+from tinyengine import frontend
+
+seen = 0
+post = Session.post
+
+def noted(number, frame):
+    global seen
+    seen += 1
+    if seen > 1:
+        raise KeyboardInterrupt
+
+def then_signal(session, message):
+    post(session, message)
+    if message["op"] == "set" and not seen:
+        os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, noted)
+    Session.post = then_signal
+    try:
+        frontend.Engine(1)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        sys.exit(3)
+"""
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     tree = tiny.patched_copy(tmp_path_factory.mktemp("interrupts") / "tree", FAST)
     (tree / "lossy.py").write_text(LOSES)
+    (tree / "at_once.py").write_text(AT_ONCE)
     return tree
 
 
-def start(engine, runs, *arguments, **extra):
+def start(engine, runs, *arguments, script="lossy.py", **extra):
     """Start the script, as a background job of a shell could not: with a SIGINT that works."""
     return subprocess.Popen(
-        [sys.executable, "lossy.py", *arguments],
+        [sys.executable, script, *arguments],
         cwd=engine,
         env=tiny.environment(runs, **extra),
         stdout=subprocess.PIPE,
@@ -91,6 +121,12 @@ def test_a_lost_signal_is_sent_again(launched, runs, number):
     assert (process.returncode, out) == (3, "lost\ninterrupted\n"), err
     assert f"{number.name} did not end the start: it is sent again" in err
     assert tiny.nothing_left(runs)
+
+
+def test_a_signal_that_comes_as_soon_as_a_state_is_seen_is_heard(launched):
+    process = launched(script="at_once.py", CFAC_DELAY="core.HandleReady=120")
+    out, err = process.communicate(timeout=tiny.PATIENCE)
+    assert (out, process.returncode) == ("interrupted\n", 3), err
 
 
 def test_once_the_start_was_left_nothing_is_sent_again(launched, runs):
