@@ -13,7 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cfac.codegen.places import FUNCTIONS, imported, module_name
-from cfac.codegen.positions import Point, Refused, header, is_elif, line_after, line_before
+from cfac.codegen.positions import (
+    Home,
+    Point,
+    Refused,
+    header,
+    home,
+    is_elif,
+    line_after,
+    line_before,
+)
 from cfac.codegen.source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -195,9 +204,6 @@ class _Scan(ast.NodeVisitor):
             raise Refused(f"line {node.lineno}: the module has a __getattr__ of its own")
 
 
-Home = tuple[ast.AST, list[ast.stmt], int]
-
-
 def _common_homes(source: Source, user: Function, names: set[str]) -> list[Home]:
     """The blocks of a function that have all uses, outermost first, each with its first use."""
     common: list[Home] | None = None
@@ -217,11 +223,9 @@ def _common_homes(source: Source, user: Function, names: set[str]) -> list[Home]
 def _homes(source: Source, user: Function, node: ast.AST) -> list[Home]:
     """The statements of a function that hold a node, outermost first."""
     found: list[Home] = []
-    for owner, field, child in source.ancestors(node):
+    for owner, _, child in source.ancestors(node):
         if isinstance(child, ast.stmt):
-            block = getattr(owner, field)
-            index = next(k for k, entry in enumerate(block) if entry is child)
-            found.append((owner, block, index))
+            found.append(home(source, child))
         if owner is user:
             break
     return found[::-1]

@@ -78,6 +78,10 @@ def first_line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
+#: The owner of a statement, the block of it that has the statement, and its place there.
+Home = tuple[ast.AST, list[ast.stmt], int]
+
+
 def header(block: list[ast.stmt], module: bool) -> int:
     """How many leading statements are the docstring and, in a module, future imports."""
     count = 0
@@ -212,7 +216,7 @@ def _exits(source: Source, scope: ast.Module | Def) -> Iterator[Point]:
                     "put between it and the return",
                     "bind at: after or at: replace_callee to the call that does the work",
                 )
-            yield line_before(source, *_home(source, statement))
+            yield line_before(source, *home(source, statement))
     if not scope.body:
         yield entry(source, scope)
     elif not _ends_flow(scope.body):
@@ -263,7 +267,8 @@ def _breaks(block: list[ast.stmt]) -> Iterator[bool]:
 # --- before and after ---------------------------------------------------------
 
 
-def _home(source: Source, statement: ast.stmt) -> tuple[ast.AST, list[ast.stmt], int]:
+def home(source: Source, statement: ast.stmt) -> Home:
+    """Where a statement stands: its owner, the block of it that it is in, and its place there."""
     link = source.parent(statement)
     assert link is not None
     owner, field = link
@@ -328,7 +333,7 @@ def where(source: Source, node: ast.AST) -> Point:
         if statement is None and isinstance(above, ast.stmt):
             statement = above
     assert statement is not None
-    return Point(*_home(source, statement), first_line(statement), "", "\n", 0)
+    return Point(*home(source, statement), first_line(statement), "", "\n", 0)
 
 
 def _before(source: Source, node: ast.AST) -> Point:
@@ -340,7 +345,7 @@ def _before(source: Source, node: ast.AST) -> Point:
             f"line {line}: a while condition runs again and again",
             "bind a call in the loop's body, or use at: replace_callee",
         )
-    home = _home(source, statement)
+    place = home(source, statement)
     if isinstance(statement, ast.If) and field == "test" and is_elif(source, statement):
         raise Refused(f"line {line}: nothing can go before an elif", "use at: replace_callee")
     if isinstance(statement, ast.With | ast.AsyncWith) and child is not statement.items[0]:
@@ -348,7 +353,7 @@ def _before(source: Source, node: ast.AST) -> Point:
             f"line {line}: an earlier item of the with statement runs first",
             "use at: replace_callee",
         )
-    return line_before(source, *home)
+    return line_before(source, *place)
 
 
 def _after(source: Source, node: ast.AST) -> Point:
@@ -383,7 +388,7 @@ def _after(source: Source, node: ast.AST) -> Point:
             "what runs after it depends on its value",
             _USE_BEFORE,
         )
-    return line_after(source, *_home(source, statement))
+    return line_after(source, *home(source, statement))
 
 
 def _refuse_unevaluated(statement: ast.stmt, field: str) -> None:

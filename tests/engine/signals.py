@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from real_engine import tiny
+from real_engine import ROOT, tiny
 
 from cfac.compiler import api
 from cfac.runtime.plan import Plan, split_label
@@ -274,9 +274,10 @@ def owners(run: Path) -> Iterator[int]:
 
 
 def command(pid: int) -> str:
+    """A process's command line, without the path of this checkout: reports are committed."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        return words.decode(errors="replace").strip()[:80]
+        return words.decode(errors="replace").replace(f"{ROOT}/", "").strip()[:80]
     return "?"
 
 
