@@ -179,6 +179,7 @@ def _process(spec: Spec, process: Process) -> dict[str, Any]:
         "strategy": _strategy(spec, process),
         "start": bool(process.start),
         "context": bool(process.context),
+        **({"stop": True} if process.stop else {}),
         **({"aliases": _aliases(process)} if process.aliases else {}),
     }
 

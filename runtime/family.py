@@ -21,6 +21,9 @@ UP_GRACE = 5.0
 TERM_GRACE = 3.0
 #: How long an end that may be another's consequence waits for that other one's.
 EXIT_GRACE = 5.0
+#: A program that is up and has lost a component gets this long to end by itself before it is
+#: asked to (seconds): vLLM's server looks every 5 s.
+BEREFT_GRACE = 6.0
 #: Asked to end during a start, the root gets this long to react before it is asked again.
 ASK_AGAIN = 1.5
 #: How long the owner stays after the root's end for children that have not joined yet.
@@ -70,6 +73,8 @@ class Family:
         #: The root was asked to end while it starts: by which signal, when it is asked
         #: again, and whether it had no children any more when that was last looked at.
         self._asked: tuple[signal.Signals, float, bool] | None = None
+        #: the component that the root has lost, and when it is asked to end for that
+        self._bereft: tuple[str, float] | None = None
         self._linger_until: float | None = None
         self._next_scan = 0.0
         self._watch(root, "MainProcess", root=True)
@@ -136,6 +141,33 @@ class Family:
         self.owner.log(f"{number.name} did not end the start: it is sent again")
         self.owner.trace.write("note", text=f"{number.name} is sent to the root again")
         processes.send_signal(root.pidfd, number)
+
+    def _lost(self, component: str) -> None:
+        """A component's process has ended, not by the engine's doing.
+
+        The engine may not notice: vLLM 0.32 does not if it is waiting for the core's first
+        answer, and its core, told to end while it constructs itself, ends cleanly when it is
+        up.  A script may go on to other things; a program has only its end before it.
+        """
+        owner = self.owner
+        if owner.plan is None or not owner.final or self.released or self._bereft:
+            return
+        entry = owner.plan.components.get(split_label(component)[0], {"process": None})
+        has_stop = (entry["process"] or {}).get("stop")
+        if has_stop and owner.is_program() and not owner.observe_only:
+            self._bereft = component, time.monotonic() + BEREFT_GRACE
+
+    def _ask_bereft(self, now: float) -> None:
+        """Ask a program to end that has lost a component and goes on."""
+        if self._bereft is None or (now < self._bereft[1] and not self.root_ended):
+            return
+        component, self._bereft = self._bereft[0], None
+        root = self.members.get(self.root)
+        if root is None or root.pidfd < 0:
+            return
+        self.owner.log(f"{component} has ended, and the engine does not: it gets SIGTERM")
+        self.owner.trace.write("note", text=f"the root gets SIGTERM: it has lost {component}")
+        processes.send_signal(root.pidfd, signal.SIGTERM)
 
     def stop(self, component: str) -> None:
         """The engine ends a component's processes, and with them those they spawned."""
@@ -224,8 +256,12 @@ class Family:
             return  # given up before it was adopted: the engine starts its own
         cause = f"its process {member.pid} {how}"
         for component in sorted(member.components):
+            if owner.publish_exit(component):
+                continue
             stopped = split_label(component)[0] in self.stopping
-            if owner.publish_exit(component) or stopped or self._ending():
+            if not stopped:
+                self._lost(component)
+            if stopped or self._ending():
                 continue
             if self.released and owner.complete(component):
                 continue  # it is through, and nobody waits for it any more
@@ -280,7 +316,7 @@ class Family:
         times = [self._steps[0][0]] if self._steps else []
         times += [0.0] if self._stillborn else []
         times += [] if self._judge_at is None else [self._judge_at]
-        times += [] if self._asked is None else [self._asked[1]]
+        times += [limit[1] for limit in (self._asked, self._bereft) if limit is not None]
         if (self.root_ended or self.retired) and not self._children():
             times.append(self._next_scan)
         return min(times, default=None)
@@ -293,6 +329,7 @@ class Family:
         if self._judge_at is not None and self._judge_at <= now:
             self._judge()
         self._ask_again(now)
+        self._ask_bereft(now)
         while self._steps and self._steps[0][0] <= now:
             _, number = self._steps.pop(0)
             self._signalled = number
@@ -304,7 +341,8 @@ class Family:
         if self._children():
             return
         if not self.root_ended and not self.retired:
-            self.owner.over = self.owner.over or (self.owner.final and self.had_children)
+            done = self.owner.final and self.had_children and self._bereft is None
+            self.owner.over = self.owner.over or done
             return
         if now < self._next_scan:
             return

@@ -9,6 +9,7 @@ all is final it only sleeps until the root process ends (DESIGN section 5).
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import select
@@ -66,6 +67,8 @@ class Owner:
         if os.path.exists(plan_path):
             self.plan = Plan.read(plan_path)
             self.plan.params.clear()  # argv here is not the engine's
+        with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
+            self.observe_only = bool(json.load(file)["observe"])
         self.trace = QuietTrace(TraceWriter(folder, "cfac-owner"), self.log)
         self.selector = selectors.DefaultSelector()
         self.listener = listener
