@@ -89,6 +89,8 @@ struct cfac_plan {
 int cfac__pread_all(int fd, void *into, uint64_t length, uint64_t offset, uint64_t *got);
 /* 1: in the page cache; 0: not, or not to be told */
 int cfac__resident(int fd, uint64_t offset, uint64_t length);
+/* Is nearly all of this memory in huge pages? False if the kernel does not tell (before Linux 6.7). */
+bool cfac__in_huge_pages(const void *data, uint64_t length);
 /* O_DIRECT's alignments of an open file; false: not supported */
 bool cfac__direct_alignment(int fd, uint32_t *memory, uint32_t *offset);
 

@@ -1,10 +1,11 @@
-/* Small pieces of I/O: whole reads, residency in the page cache, O_DIRECT's alignments. */
+/* Small pieces of I/O: whole reads, residency in the page cache, what O_DIRECT has to know. */
 #define _GNU_SOURCE
 #include "internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -80,4 +81,25 @@ bool cfac__direct_alignment(int fd, uint32_t *memory, uint32_t *offset) {
     }
     *memory = *offset = 4096; /* not told: right for every disk of 512 or 4096-byte sectors */
     return true;
+}
+
+bool cfac__in_huge_pages(const void *data, uint64_t length) {
+    /* struct pm_scan_arg and page_region, whatever the headers know */
+    struct {
+        uint64_t begin, end, categories;
+    } found[16];
+    struct {
+        uint64_t size, flags, begin, end, walked, found, count, most;
+        uint64_t inverted, all_of, any_of, tell;
+    } scan = {.size = sizeof scan, .found = (uintptr_t)found, .count = 16};
+    const uint64_t is_huge = 1 << 6, whole = (uintptr_t)data + length;
+    scan.begin = ALIGN_DOWN((uintptr_t)data, PAGE), scan.end = ALIGN_UP(whole, PAGE);
+    scan.all_of = scan.tell = is_huge;
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    int regions = ioctl(fd, _IOWR('f', 16, scan), &scan); /* PAGEMAP_SCAN, Linux 6.7 */
+    close(fd);
+    uint64_t huge = 0;
+    for (int i = 0; i < regions; i++) huge += found[i].end - found[i].begin;
+    return huge >= length / 8 * 7;
 }

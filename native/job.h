@@ -6,6 +6,7 @@
 #include "engine.h"
 
 #define NONE UINT32_MAX
+#define HUGE_PAGE ((uint64_t)2 << 20)
 #define RESERVED 1u /* ring buffers that views may never hold: they keep the reads going */
 
 typedef struct slab slab;
@@ -56,6 +57,8 @@ cfac_buffer *cfac__buffer_own(core *c, uint64_t size, uint64_t offset); /* locke
 /* The same, always a mapping; NULL: none to be had. */
 cfac_buffer *cfac__buffer_mapped(core *c, uint64_t size, uint64_t offset); /* locked */
 void cfac__buffer_free(cfac_buffer *b); /* memory of its own that nobody refers to; not kept */
+/* Would chunks that are read directly to small pages come faster by way of the ring? */
+bool cfac__ring_is_better(const cfac_job *job);
 /* Fault pages of a mapping in before they are read to. Unlocked. */
 void cfac__buffer_fault(core *c, const cfac_buffer *b, char *data, uint64_t size);
 bool cfac__buffer_drop(cfac_buffer *b); /* locked: as release */

@@ -135,7 +135,9 @@ bool cfac__slab_items(cfac_job *job, uint32_t chunk) {
         last = x, bytes += x->length, count++;
     }
     if (count < 2 || bytes < SLAB_FROM) return true;
-    bool all = job->chunk[chunk].direct && bytes >= c->length / 4 * 3;
+    bool small = c->length < HUGE_PAGE || atomic_load(&job->core->small_pages);
+    bool all = job->chunk[chunk].direct && bytes >= c->length / 4 * 3 &&
+               !(small && cfac__ring_is_better(job));
     uint64_t origin = all ? c->origin : ALIGN_DOWN(first->offset, PAGE);
     uint64_t size = (all ? c->offset + c->length : last->offset + last->length) - origin;
     if (bytes < size / 4 * 3) return true;

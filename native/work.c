@@ -59,6 +59,15 @@ static bool direct_in_place(const cfac_job *job, uint32_t chunk) {
            c->length % f->offset_alignment == 0 && (uintptr_t)into % f->memory_alignment == 0;
 }
 
+/* Will an O_DIRECT read to where it belongs be as fast as one to the ring? */
+static bool lands_well(const cfac_job *job, uint32_t chunk) {
+    const cfac_piece *x = &job->plan->piece[job->plan->chunk[chunk].first_piece];
+    const item_run *item = &job->item[x->item];
+    if (job->chunk[chunk].slab != NULL || !cfac__ring_is_better(job)) return true;
+    if (item->given) return cfac__in_huge_pages(item->data + x->item_offset, x->length);
+    return item->buffer->huge && !atomic_load(&job->core->small_pages);
+}
+
 /* Choose the source, and whether O_DIRECT. Unlocked. */
 static void choose(cfac_job *job, uint32_t chunk) {
     const cfac_chunk *c = &job->plan->chunk[chunk];
@@ -108,7 +117,8 @@ static int find_memory(cfac_job *job, uint32_t chunk) {
             k->pending++;
         }
         if (!own_items(job, chunk)) return -ENOMEM;
-        if (!run->views && run->direct && !direct_in_place(job, chunk)) ring = true;
+        if (!run->views && run->direct)
+            ring = ring || !direct_in_place(job, chunk) || !lands_well(job, chunk);
     } else if (!chunks && !own_items(job, chunk)) {
         return -ENOMEM;
     }

@@ -351,7 +351,8 @@ class Loader:
 
     def _limits(self) -> tuple[sizing.Storage, int]:
         """What chunk sizes depend on: where the files lie, memory left."""
-        used = {os.path.dirname(tensor.path): tensor.path for tensor in self.tensors.values()}
+        paths = {tensor.path for tensor in self.tensors.values()}
+        used = {os.path.dirname(path): path for path in paths}
         places = sizing.slowest([sizing.storage(path) for path in used.values()])
         return places, self._model.library.cfac_memory_left(None)
 

@@ -1,5 +1,6 @@
 /* Jobs: every way to read and to deliver gives the file's bytes. */
 #define _GNU_SOURCE
+#include "internal.h"
 #include "loading.h"
 
 #include <errno.h>
@@ -362,6 +363,39 @@ TEST(residency_decides_between_direct_and_buffered) {
             CHECK(c.direct_bytes >= 700000);
         end(l);
         if (!warm) keep_resident(path);
+    }
+}
+
+TEST(direct_reads_go_by_the_ring_unless_they_land_in_huge_pages) {
+    const char *path = in_folder("m");
+    enum { MB = 1 << 20 };
+    const spec one = {"w", "U8", "[16777216]", 16 * MB};
+    write_model(path, &one, 1, 7);
+    for (int huge = 0; huge < 2; huge++) {
+        loading l = open_job(path, 4 * MB, (cfac_job_options){.backend = CFAC_PREAD});
+        char *all = mmap(NULL, 20 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(all != MAP_FAILED);
+        char *memory = all + 2 * MB - (uintptr_t)all % (2 * MB);
+        memory += tensor_at(l, 0)->begin % 4096; /* so that O_DIRECT could read to it */
+        madvise(all, 20 * MB, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        memset(all, 1, 20 * MB);
+        bool good = cfac__in_huge_pages(memory, 16 * MB);
+        if (!huge) CHECK(!good);
+        EQUAL(cfac_job_into(l.job, 0, memory, 16 * MB, 0), 0);
+        evict(path);
+        FINE(cfac_job_start(l.job, &error));
+        FINE(cfac_job_wait(l.job, 20000, &error));
+        check_content("w", memory, 0, 16 * MB);
+        cfac_counters c = counters(l);
+        uint64_t edges = 8 * MB; /* chunks that begin or end in the middle of a page */
+        if (good)
+            CHECK(c.copied_bytes <= edges);
+        else
+            CHECK(c.in_place_bytes <= c.buffered_bytes);
+        EQUAL(c.in_place_bytes + c.copied_bytes, 16 * MB);
+        take_all(l, false);
+        end(l);
+        munmap(all, 20 * MB);
     }
 }
 
