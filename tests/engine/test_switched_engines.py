@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def asked(house: House, model: str, **more) -> tuple[int, str]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_engines_are_switched_under_a_steady_stream_and_no_request_is_lost(house):
+def test_engines_are_switched_under_a_steady_stream_and_no_request_is_lost(house, record_property):
     house.open(house.command("tiny"))
     first = asked(house, "tiny")
     stream = Stream(house.url, ["tiny", "large"], pause=0.25)
@@ -108,9 +109,9 @@ def test_engines_are_switched_under_a_steady_stream_and_no_request_is_lost(house
             assert switches[-1].ok, switches[-1].events
     finally:
         seen = stream.end()
-    print(f"\n{len(seen)} requests: {sum(one.code == 200 for one in seen)} answered,",
-          f"{sum(one.code == 503 for one in seen)} refused as leaving")  # fmt: skip
-    print(report(seen, switches))
+    codes = Counter(str(one.code) for one in seen)
+    record_property("requests", {"asked": len(seen), "by_code": dict(codes)})
+    record_property("switches", report(seen, switches).splitlines())
     assert problems(seen, switches) == []
     assert asked(house, "tiny")[0] == first[0] == 200
     assert house.servers() == ["tiny"]
