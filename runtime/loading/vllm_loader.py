@@ -13,7 +13,8 @@ handed out.  What is wrong with a file is an error, as in ``cfac.load``.
 Keys of ``--model-loader-extra-config``, beside stock's: ``chunk_size``, ``ring``, ``backend``,
 ``views`` and ``checksums``, as in ``cfac.load``, and ``distributed`` (the ranks of tensor
 parallelism read each byte once).  Tensors may be views of chunk buffers by default: models copy
-most at once, and those that are kept are never overwritten.
+most at once, and those that are kept are never overwritten.  The parameters' memory is faulted in
+by a thread meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from cfac.native.binding import NativeMissingError
 from cfac.runtime.loading.dtypes import UnsupportedTensorError
+from cfac.runtime.loading.faulting import faulted_in
 from cfac.runtime.loading.record import record_load, recording
 from cfac.runtime.loading.weights import in_stock_order, open_shards
 
@@ -68,6 +70,10 @@ def loader_class() -> type:
                 super().__init__(stock)
             except ValueError as error:
                 raise ValueError(str(error).replace("format auto", "format cfac")) from None
+
+        def load_weights(self, model: Any, model_config: Any) -> None:
+            with faulted_in(model.parameters()):
+                super().load_weights(model, model_config)
 
         def _get_weights_iterator(self, source: Any) -> _Weights:
             stock = DefaultModelLoader._get_weights_iterator
