@@ -21,9 +21,9 @@ UP_GRACE = 5.0
 TERM_GRACE = 3.0
 #: How long an end that may be another's consequence waits for that other one's.
 EXIT_GRACE = 5.0
-#: A program that is up and has lost a component gets this long to end by itself before it is
-#: asked to (seconds): vLLM's server looks every 5 s.
-BEREFT_GRACE = 6.0
+#: A program that is up and has lost a component gets this long to end by itself, and to tell its
+#: clients, before it is asked to end (seconds).
+BEREFT_GRACE = 2.0
 #: Asked to end during a start, the root gets this long to react before it is asked again.
 ASK_AGAIN = 1.5
 #: How long the owner stays after the root's end for children that have not joined yet.
