@@ -37,7 +37,7 @@ class Summary:
         entry["outcome"] = max(str(entry["outcome"]), outcome, key=WEIGHT.index)
         entry["seconds"] = round(float(entry["seconds"]) + report.duration, 2)
         if report.user_properties:  # what a test found, by record_property
-            entry["found"] = dict(report.user_properties)
+            entry["found"] = plain(dict(report.user_properties))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
@@ -64,6 +64,15 @@ class Summary:
             return [], {}
         data = json.loads(self.path.read_text("utf-8"))
         return data["runs"], data["tests"]
+
+
+def plain(found: dict[str, Any]) -> object:
+    """What JSON can have of it: one test's odd findings must not lose the session's outcomes."""
+    try:
+        json.dumps(found)
+    except (TypeError, ValueError):
+        return repr(found)
+    return found
 
 
 def versions() -> dict[str, str]:

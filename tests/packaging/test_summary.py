@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MADE = """
 import pytest
 
-def test_good(): pass
+def test_good(record_property): record_property("odd", {(1, 2): 3})
 def test_bad(): assert 0
 @pytest.mark.skip
 def test_skipped(): pass
@@ -37,6 +37,7 @@ def test_the_summary_tells_outcomes_durations_and_versions(tmp_path):
     assert run["exit_status"] == 1
     assert data["tests"]["test_made.py::test_error"]["outcome"] == "failed"
     assert data["tests"]["test_made.py::test_good"]["seconds"] >= 0
+    assert data["tests"]["test_made.py::test_good"]["found"] == "{'odd': {(1, 2): 3}}"
     assert set(run["versions"]) >= {"python", "pytest", "vllm", "commit"}
 
     (tmp_path / "test_made.py").write_text(MADE.replace("assert 0", "assert 1", 1))
