@@ -165,6 +165,9 @@ class Family:
         root = self.members.get(self.root)
         if root is None or root.pidfd < 0:
             return
+        if not processes.catches(root.pid, signal.SIGTERM):  # it has taken its handlers down
+            self._bereft = component, now + BEREFT_GRACE
+            return
         self.owner.log(f"{component} has ended, and the engine does not: it gets SIGTERM")
         self.owner.trace.write("note", text=f"the root gets SIGTERM: it has lost {component}")
         processes.send_signal(root.pidfd, signal.SIGTERM)

@@ -90,6 +90,17 @@ def is_exiting(pid: int) -> bool:
     return False
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5))."""
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open(f"/proc/{pid}/status", "rb") as file,
+    ):
+        mask = file.read().partition(b"\nSigCgt:")[2].split(None, 1)[0]
+        return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
 def suspicion(status: int | None) -> int:
     """Of processes that ended together: which end may have caused the others, 0 the first."""
     if was_killed(status):

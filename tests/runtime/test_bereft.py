@@ -20,7 +20,8 @@ def end(number, frame):
     raise KeyboardInterrupt
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end)
+    if sys.argv[1] != "unheard":
+        signal.signal(signal.SIGTERM, end)
     engine = Engine(1)
     if sys.argv[1] == "close":
         engine.close()
@@ -79,6 +80,7 @@ def test_an_engine_that_waits_for_a_component_that_is_gone_is_asked_to_end(launc
     ("script", "word", "extra"),
     [
         pytest.param("served.py", "close", {}, id="the-engine-ended-it"),
+        pytest.param("served.py", "unheard", {}, id="it-has-no-handler-any-more"),
         pytest.param("script.py", "wait", {}, id="a-script-goes-on-to-other-things"),
         pytest.param("served.py", "wait", {"CFAC_OBSERVE": "1"}, id="observed-only"),
     ],
