@@ -353,7 +353,8 @@ class Family:
         if self._linger_until is None:
             self._linger_until = now + LINGER
         if now >= self._linger_until or not processes.processes_of_run(self.owner.run_id):
-            self.owner.over = True
+            self.owner.hear_out()  # somebody may have joined and ended since
+            self.owner.over = self.owner.over or not self._children()
 
     def _children(self) -> list[Member]:
         return [member for member in self.members.values() if not member.root]

@@ -140,11 +140,11 @@ class Owner:
 
     # -- connections ------------------------------------------------------------
 
-    def hear_out(self, pid: int) -> None:
-        """Take what a process has said last, over connections not accepted yet, too."""
+    def hear_out(self, pid: int | None = None) -> None:
+        """Take what a process (all) has said last, over connections not accepted yet, too."""
         while not self._deaf and self._accept(None):
             pass
-        for connection in [c for c in self.connections if c.pid == pid]:
+        for connection in [c for c in self.connections if pid in (None, c.pid)]:
             self.read(connection)
 
     def _accept(self, _: Any) -> bool:

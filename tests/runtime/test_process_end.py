@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
 
 from cfac.compiler.api import compile_plan, load
 from cfac.runtime.history import read_run
 from cfac.runtime.run import create_run
-from cfac.runtime.session import Session
+from cfac.runtime.session import Place, Session
 
 SPEC = Path(__file__).parents[2] / "specs" / "vllm" / "model-switching.yaml"
 PARAMS = {"role": "old", "old_ranks": 1, "new_ranks": 1, "device": "cpu", "executor": "uni"}
@@ -102,6 +103,32 @@ def test_only_a_released_run_outlives_its_roots_violent_end(plan, release):
         os.close(keep)
         if lives(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_released_run_hears_what_a_process_said_before_it_ended(plan):
+    """Its owner has not even accepted the connection when the process is gone."""
+    run = create_run(plan)
+    session = Session(run)
+    Place(session, "controller.Start", None).publish()
+    owner = tiny.owner_of(Path(run.folder).parent)
+    os.kill(owner, signal.SIGSTOP)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, "new", "Start", "EnvReady", "Active"],
+        env={**os.environ, "CFAC_RUN": run.environment()},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None and child.stdout.readline() == "joined\n"
+    session.release()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(owner, signal.SIGCONT)
+    deadline = time.monotonic() + tiny.PATIENCE
+    while lives(owner) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.communicate()
+    history = read_run(Path(run.folder))
+    assert [event["components"] for event in history.of("ended")] == [["new[0]"]]
+    assert list(history.of("failed")) == []
 
 
 @pytest.mark.parametrize("release", ["release", "keep"])
