@@ -1,8 +1,5 @@
 """An engine that has lost a component when it was up, and does not notice."""
 
-import subprocess
-import sys
-
 import pytest
 import tiny
 
@@ -43,29 +40,6 @@ def engine(tmp_path_factory):
     for name in ("served.py", "script.py"):
         (tree / name).write_text(SERVED)
     return tree
-
-
-@pytest.fixture
-def launched(engine, runs):
-    made = []
-
-    def launch(*arguments, **extra):
-        made.append(
-            subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=engine,
-                env=tiny.environment(runs, **extra),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-        )
-        return made[-1]
-
-    yield launch
-    for process in made:
-        tiny.end_session(process)
 
 
 def test_an_engine_that_waits_for_a_component_that_is_gone_is_asked_to_end(launched, runs):

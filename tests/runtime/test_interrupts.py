@@ -1,8 +1,6 @@
 """Signals during a start that an engine would lose; children that are not adopted yet."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -84,36 +82,9 @@ def engine(tmp_path_factory):
     return tree
 
 
-def start(engine, runs, *arguments, script="lossy.py", **extra):
-    """Start the script, as a background job of a shell could not: with a SIGINT that works."""
-    return subprocess.Popen(
-        [sys.executable, script, *arguments],
-        cwd=engine,
-        env=tiny.environment(runs, **extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-@pytest.fixture
-def launched(engine, runs):
-    """launched(*arguments, **environment) -> the script; killed with its children at the end."""
-    made = []
-
-    def launch(*arguments, **extra):
-        made.append(start(engine, runs, *arguments, **extra))
-        return made[-1]
-
-    yield launch
-    for process in made:
-        tiny.end_session(process)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_lost_signal_is_sent_again(launched, runs, number):
-    process = launched("0", CFAC_DELAY="core.HandleReady=120")
+    process = launched("lossy.py", "0", CFAC_DELAY="core.HandleReady=120")
     assert process.stdout.readline() == "waiting\n"
     tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(number)
@@ -124,14 +95,14 @@ def test_a_lost_signal_is_sent_again(launched, runs, number):
 
 
 def test_a_signal_that_comes_as_soon_as_a_state_is_seen_is_heard(launched):
-    process = launched(script="at_once.py", CFAC_DELAY="core.HandleReady=120")
+    process = launched("at_once.py", CFAC_DELAY="core.HandleReady=120")
     out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (out, process.returncode) == ("interrupted\n", 3), err
 
 
 def test_once_the_start_was_left_nothing_is_sent_again(launched, runs):
     """The script has caught its error and goes on: it must not be interrupted there."""
-    process = launched("4", CFAC_DELAY="core.HandleReady=120")
+    process = launched("lossy.py", "4", CFAC_DELAY="core.HandleReady=120")
     assert process.stdout.readline() == "waiting\n"
     core = tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(signal.SIGTERM)
@@ -144,14 +115,14 @@ def test_once_the_start_was_left_nothing_is_sent_again(launched, runs):
 
 
 def test_a_ready_engine_has_its_own_handlers_back(launched, runs):
-    process = launched("0")
+    process = launched("lossy.py", "0")
     out, err = process.communicate(timeout=tiny.PATIENCE)
     assert (process.returncode, out) == (0, "waiting\n3 True\n"), err
     assert "sent again" not in err
 
 
 def test_observed_only_nothing_is_sent_again(launched, runs):
-    process = launched("0", CFAC_OBSERVE="1", CFAC_DELAY="core.HandleReady=5")
+    process = launched("lossy.py", "0", CFAC_OBSERVE="1", CFAC_DELAY="core.HandleReady=5")
     assert process.stdout.readline() == "waiting\n"
     tiny.wait_for_state(runs, "core", "Constructed")
     process.send_signal(signal.SIGTERM)
