@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ABI: Final = 2
+ABI: Final = 3
 NAME: Final = "libcfac.so"
 #: Names another build of the library, for instance one with a sanitizer.
 VARIABLE: Final = "CFAC_NATIVE_LIBRARY"
@@ -264,7 +264,7 @@ PROTOTYPES: Final = {
     "cfac_job_close": (None, [c_void_p]),
     "cfac_buffer_retain": (None, [c_void_p]),
     "cfac_buffer_release": (None, [c_void_p]),
-    "cfac_buffer_dlpack": (c_void_p, [c_void_p, c_void_p, c_uint64]),
+    "cfac_buffer_dlpack": (c_void_p, [c_void_p, c_void_p, c_uint32, c_uint32, c_char_p]),
     "cfac_job_counters": (c_int, [c_void_p, POINTER(Counters), c_size_t]),
     "cfac_job_reason": (c_char_p, [c_void_p, c_uint32]),
     "cfac_job_checksum": (c_int, [c_void_p, c_uint32, POINTER(c_uint32)]),

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* Raised by one whenever a structure or a meaning below changes. */
-#define CFAC_ABI 2
+#define CFAC_ABI 3
 #define CFAC_NO_OFFSET UINT64_MAX
 #define CFAC_HEADER_MAX 100000000u /* bytes; the limit of the safetensors library */
 #define CFAC_MAX_DIMS 64u
@@ -173,7 +173,7 @@ typedef struct cfac_plan_options {
 typedef struct cfac_plan cfac_plan;
 
 /* `items` (tensor, begin, length) may be in any order, a tensor at most once; NULL: all tensors,
- * whole. The plan's own items are in file order. `options` may be NULL. */
+ * whole. The plan's own items are in file order, as a model's tensors. `options` may be NULL. */
 CFAC_API int cfac_plan_make(const cfac_model *model, const cfac_item *items, size_t count,
                             const cfac_plan_options *options, cfac_plan **out, cfac_error *error);
 CFAC_API void cfac_plan_free(cfac_plan *plan);
@@ -269,9 +269,10 @@ CFAC_API void cfac_job_close(cfac_job *job);
 
 CFAC_API void cfac_buffer_retain(cfac_buffer *buffer);
 CFAC_API void cfac_buffer_release(cfac_buffer *buffer); /* any thread, also after close */
-/* `length` bytes of a buffer as a DLManagedTensor of uint8, which takes over a reference to it; NULL:
- * no memory. */
-CFAC_API void *cfac_buffer_dlpack(cfac_buffer *buffer, void *data, uint64_t length);
+/* `data` of a buffer as a DLManagedTensor, which takes over a reference to it; NULL: no memory.
+ * `type`: DLDataType's code * 256 + bits; `shape`: `ndim` sizes in elements, which are copied. */
+CFAC_API void *cfac_buffer_dlpack(cfac_buffer *buffer, void *data, uint32_t type, uint32_t ndim,
+                                  const int64_t *shape);
 
 typedef struct cfac_counters {
     uint64_t bytes, requests;                /* read from files */

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from cfac.native import binding
 from cfac.runtime.loading.model import Model
-from cfac.runtime.loading.selection import Wanted
+from cfac.runtime.loading.selection import Every, Wanted
 
 POLL_MS: Final = 100
 _ITEM = struct.Struct("<IIQQII")  # cfac_item
@@ -67,10 +67,13 @@ class Plan:
         self, model: Model, wanted: Sequence[Wanted], chunk_size: int, ranks: int, rank: int
     ) -> None:
         self.library, self.paths = model.library, model.paths
-        raw = b"".join(
-            _ITEM.pack(w.tensor.number, 0, w.read_begin, w.read_length, 0, 0) for w in wanted
-        )
-        array = (binding.Item * max(1, len(wanted))).from_buffer_copy(raw.ljust(_ITEM.size, b"\0"))
+        array, every = None, isinstance(wanted, Every)
+        if not every:
+            packed = (
+                _ITEM.pack(w.tensor.number, 0, w.read_begin, w.read_length, 0, 0) for w in wanted
+            )
+            raw = b"".join(packed).ljust(_ITEM.size, b"\0")
+            array = (binding.Item * (len(raw) // _ITEM.size)).from_buffer_copy(raw)
         options = binding.PlanOptions(chunk_size, ranks, rank)
         handle, error = c_void_p(), binding.Error()
         result = self.library.cfac_plan_make(
@@ -79,15 +82,16 @@ class Plan:
         binding.check(result, error)
         self.handle = handle
         weakref.finalize(self, self.library.cfac_plan_free, handle).atexit = False
-        by_number = {w.tensor.number: w for w in wanted}
-        entries = list(_ITEM.iter_unpack(self._array("items", _ITEM.size)))
-        self.items = [by_number[entry[0]] for entry in entries]
-        self._entries = entries
+        self._entries = self._array("items", _ITEM.size)
+        self.items = wanted  # a plan of all tensors has them in the model's order
+        if not every:
+            by_number = {w.tensor.number: w for w in wanted}
+            self.items = [by_number[row[0]] for row in _ITEM.iter_unpack(self._entries)]
         self.chunk_size = chunk_size
 
     def span(self, item: int) -> tuple[int, int]:
         """An item's first chunk, and how many it lies in."""
-        entry = self._entries[item]
+        entry = _ITEM.unpack_from(self._entries, item * _ITEM.size)
         return entry[4], entry[1]
 
     def _array(self, what: str, size: int) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -22,13 +23,16 @@ from cfac.runtime.loading.progress import Progress
 from cfac.runtime.loading.reading import Checker, Pass, Targets, local, record
 from cfac.runtime.loading.report import Report
 from cfac.runtime.loading.selection import (
+    Every,
     Names,
     Slice,
     Slices,
     Wanted,
+    check_types,
     choose,
     fill_chunks,
     lookup,
+    nbytes,
     part,
     want,
 )
@@ -47,7 +51,7 @@ BACKENDS: Final = {
     "buffered": (3, jobs.DIRECT_NEVER),
 }
 Backend = Literal["auto", "io_uring", "libaio", "pread", "buffered"]
-Prepare = Callable[[], "tuple[list[Wanted], Targets]"]
+Prepare = Callable[[], "tuple[Sequence[Wanted], Targets]"]
 _LARGE: Final = 16 << 20  # bytes from which one tensor is worth a job with threads
 _PAGE: Final = 4096
 _CHUNK: Final = 8 << 20
@@ -181,8 +185,10 @@ class Loader:
         self._circle: Circle | None = None
         self._agreed: tuple[sizing.Storage, int] | None = None  # of the ranks' _limits
         self._passes: set[Pass] = set()
-        self.tensors: dict[str, TensorInfo] = choose(model.tensors, names)
-        self._wanted = {w.tensor.name: w for w in want(self.tensors, slices)}
+        self._names, self._slices = names, slices
+        self._every = names is None and slices is None and not model.indexed
+        if not self._every:
+            self._wanted  # noqa: B018 (now: names and slices may not fit)
         self.metadata: dict[str, dict[str, str]] = model.metadata()
         self.report = Report()
         if manifest is not None:
@@ -190,8 +196,20 @@ class Loader:
             manifest.check_files(model, {t.file for t in self.tensors.values()})
         self._chunk_size = chunk_size
 
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """What is selected, in file order."""
+        return choose(self._model.tensors, self._names)
+
+    @cached_property
+    def _wanted(self) -> dict[str, Wanted]:
+        return {w.tensor.name: w for w in want(self.tensors, self._slices)}
+
+    def _selected(self) -> Sequence[Wanted]:
+        return Every(self._model) if self._every else list(self._wanted.values())
+
     def __len__(self) -> int:
-        return len(self.tensors)
+        return len(self._model if self._every else self.tensors)
 
     def __contains__(self, name: object) -> bool:
         return name in self.tensors
@@ -216,9 +234,9 @@ class Loader:
         UnsupportedTensorError before the first one if torch cannot hold one of them.
         """
 
-        def prepare() -> tuple[list[Wanted], Targets]:
-            wanted = list(self._wanted.values())
-            _check_types(wanted)
+        def prepare() -> tuple[Sequence[Wanted], Targets]:
+            wanted = self._selected()
+            check_types(wanted)
             return wanted, {}
 
         here = str(self._device) == "cpu"
@@ -231,10 +249,10 @@ class Loader:
         """One tensor, or a part of it; by default the part that ``load`` was told."""
         import torch
 
-        def prepare() -> tuple[list[Wanted], Targets]:
+        def prepare() -> tuple[Sequence[Wanted], Targets]:
             info = lookup(self.tensors, name)
             item = self._wanted[name] if slices is None else part(info, slices)
-            _check_types([item])
+            check_types([item])
             return [item], {}
 
         item = None if self._circle else prepare()[0][0]
@@ -255,10 +273,10 @@ class Loader:
         are checked first: KeyError, ValueError.
         """
 
-        def prepare() -> tuple[list[Wanted], Targets]:
+        def prepare() -> tuple[Sequence[Wanted], Targets]:
             wanted = [self._wanted[lookup(self.tensors, name).name] for name in tensors]
             wanted.sort(key=lambda w: w.tensor.number)
-            _check_types(wanted)
+            check_types(wanted)
             return wanted, sort_targets(wanted, tensors, self._settings.device)
 
         for item, tensor in self._pass(prepare):
@@ -271,8 +289,8 @@ class Loader:
         """Tensors for `load_into`: of the right types and shapes, their memory faulted in."""
         import torch
 
-        wanted = list(self._wanted.values())
-        _check_types(wanted)
+        wanted = self._selected()
+        check_types(wanted)
         made = {}
         for item in wanted:
             shape, device = item.final_shape(), self._device
@@ -299,7 +317,7 @@ class Loader:
         if self._closed:
             raise ValueError("the loader is closed")
 
-    def _begin(self, prepare: Prepare) -> tuple[list[Wanted], list[Wanted], Targets, int]:
+    def _begin(self, prepare: Prepare) -> tuple[Sequence[Wanted], Sequence[Wanted], Targets, int]:
         """(what is wanted, what is read for it, targets, chunk size)."""
         self._check_open()
         wanted, targets = prepare()
@@ -307,7 +325,7 @@ class Loader:
         reading = wanted
         if self._manifest is not None:
             starts = grid_starts(self._model)
-            reading = fill_chunks(wanted, self._model.all, starts, size)
+            reading = fill_chunks(wanted, self._model.all(), starts, size)
         return wanted, reading, targets, size
 
     def _pass(self, prepare: Prepare, *, quiet: bool = False) -> Pass:
@@ -318,9 +336,7 @@ class Loader:
         else:
             wanted, one = self._begin_together(self._circle, prepare, report)
             quiet = quiet or (self._progress is None and self._circle.rank > 0)
-        progress = Progress(
-            sum(w.length for w in wanted), len(wanted), False if quiet else self._progress
-        )
+        progress = Progress(nbytes(wanted), len(wanted), False if quiet else self._progress)
         self._passes.add(one)
         try:
             for item, tensor in one:
@@ -337,8 +353,8 @@ class Loader:
 
     def _begin_together(
         self, circle: Circle, prepare: Prepare, report: Report
-    ) -> tuple[list[Wanted], Pass]:
-        def begin() -> tuple[list[Wanted], Targets, Job, Checker | None, str]:
+    ) -> tuple[Sequence[Wanted], Pass]:
+        def begin() -> tuple[Sequence[Wanted], Targets, Job, Checker | None, str]:
             wanted, reading, targets, size = self._begin(prepare)
             plan = Plan(self._model, reading, size, circle.ranks, circle.rank)
             job = Job(plan, self._settings, delivery=jobs.CHUNKS)
@@ -351,16 +367,16 @@ class Loader:
 
     def _limits(self) -> tuple[sizing.Storage, int]:
         """What chunk sizes depend on: where the files lie, memory left."""
-        paths = {tensor.path for tensor in self.tensors.values()}
-        used = {os.path.dirname(path): path for path in paths}
+        every = self._model.paths if self._every else [t.path for t in self.tensors.values()]
+        used = {os.path.dirname(path): path for path in every}
         places = sizing.slowest([sizing.storage(path) for path in used.values()])
         return places, self._model.library.cfac_memory_left(None)
 
-    def _size_for(self, wanted: list[Wanted]) -> int:
+    def _size_for(self, wanted: Sequence[Wanted]) -> int:
         if self._chunk_size != "auto":
             return self._chunk_size
         place, left = self._agreed or self._limits()
-        total, ranks = sum(w.length for w in wanted), self._circle.ranks if self._circle else 1
+        total, ranks = nbytes(wanted), self._circle.ranks if self._circle else 1
         return sizing.choose(total, place, self._settings.ring or _RING, left, ranks).size
 
 
@@ -374,13 +390,3 @@ def _cuda_index(device: str | torch.device) -> int:
         raise ValueError(f"device {str(device)!r}: torch finds no CUDA device")
     index = torch.device(device).index
     return int(torch.cuda.current_device() if index is None else index)
-
-
-def _check_types(wanted: Iterable[Wanted]) -> None:
-    known = set()
-    for item in wanted:
-        word = item.tensor.dtype
-        if word not in known:
-            item.dtype(), item.rows()
-            if word != "F4":  # whose shapes matter, too
-                known.add(word)

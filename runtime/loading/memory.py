@@ -8,6 +8,7 @@ ring buffer reused, when the last tensor over it is gone.  No Python code runs t
 from __future__ import annotations
 
 import ctypes
+import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
     import torch
 
 _NAME = b"dltensor"
+_BYTES = 1 << 8 | 8  # DLDataType's code * 256 + bits of uint8, and of those that every torch takes:
+_TYPES = {
+    "BOOL": 6 << 8 | 8,
+    "U8": _BYTES,
+    "I8": 8,
+    "I16": 16,
+    "I32": 32,
+    "I64": 64,
+    "F16": 2 << 8 | 16,
+    "F32": 2 << 8 | 32,
+    "F64": 2 << 8 | 64,
+    "BF16": 4 << 8 | 16,
+    "C64": 5 << 8 | 64,
+}
 
 
 @cache
@@ -33,8 +48,13 @@ def _tools() -> tuple[Any, Any, Any]:
 
 def bytes_of(address: int, length: int, buffer: int) -> torch.Tensor:
     """Memory of the library as a uint8 tensor, which takes over a reference to its buffer."""
+    return _tensor(address, _BYTES, (length,), buffer)
+
+
+def _tensor(address: int, kind: int, shape: tuple[int, ...], buffer: int) -> torch.Tensor:
     pack, capsule, tensor = _tools()
-    packed = pack(buffer, address, length)
+    sizes = struct.pack(f"={len(shape)}q", *shape)
+    packed = pack(buffer, address, kind, len(shape), sizes)
     if not packed:
         binding.library().cfac_buffer_release(buffer)
         raise MemoryError("no memory for a tensor")
@@ -62,4 +82,7 @@ def over(wanted: Wanted, address: int, length: int, buffer: int, release: Any) -
 
         release(buffer)
         return shaped(wanted, torch.empty(0, dtype=torch.uint8))
+    kind = _TYPES.get(wanted.tensor.dtype)
+    if kind is not None and wanted.exact:  # at once: a view is a tensor more, and keeps that alive
+        return _tensor(address, kind, wanted.shape, buffer)
     return shaped(wanted, bytes_of(address, length, buffer))

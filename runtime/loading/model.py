@@ -6,9 +6,9 @@ import ctypes
 import os
 import struct
 import weakref
+from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_size_t, c_void_p
-from itertools import groupby
-from operator import itemgetter
+from functools import cached_property
 from typing import NamedTuple
 
 from cfac.native import binding
@@ -43,6 +43,8 @@ class TensorInfo(NamedTuple):
 class Model:
     """Opens and checks all headers; keeps no descriptor.
 
+    What headers say of a tensor is made when it is asked for: a model may have 100,000.
+
     HeaderError, OSError or IndexFileError for what is wrong with any file.
     """
 
@@ -57,37 +59,51 @@ class Model:
         self._finalizer = weakref.finalize(self, lib.cfac_model_free, handle)
         self._finalizer.atexit = False
         self.paths = [os.fsdecode(lib.cfac_model_path(handle, i)) for i in range(len(paths))]
-        self.all = self._tensors()
-        self.tensors = self._choose(files)
-
-    def _tensors(self) -> list[TensorInfo]:
         count = c_size_t()
-        array = self.library.cfac_model_tensors(self.handle, byref(count))
-        if count.value == 0:
-            return []
-        raw = ctypes.string_at(array, count.value * _TENSOR.size)
-        found: list[TensorInfo] = []
-        for file, group in groupby(_TENSOR.iter_unpack(raw), itemgetter(7)):
-            path, rows = self.paths[file], list(group)
-            # A header's names are in one piece of memory, and its shapes in another.
-            text, sizes = _Region(), _Region()
-            text.take(min(r[0] for r in rows), max(r[0] + r[2] for r in rows))
-            shaped = [r for r in rows if r[5]]
-            if shaped:
-                sizes.take(min(r[1] for r in shaped), max(r[1] + 8 * r[5] for r in shaped))
-            numbers = struct.unpack(f"<{len(sizes.data) // 8}Q", sizes.data)
-            for name, shape, length, begin, end, ndim, dtype, _, _ in rows:
-                at, first = name - text.start, (shape - sizes.start) // 8
-                label = text.data[at : at + length].decode()
-                dims = numbers[first : first + ndim] if ndim else ()
-                word = binding.DTYPES[dtype]
-                found.append(TensorInfo(label, word, dims, path, begin, end, file, len(found)))
-        return found
+        array = lib.cfac_model_tensors(handle, byref(count))
+        self._rows = ctypes.string_at(array, count.value * _TENSOR.size) if count.value else b""
+        #: Whether an index decides which tensors these are.
+        self.indexed = bool(files.where)
+        if self.indexed:
+            self.tensors = self._choose(files)
+
+    def __len__(self) -> int:
+        """Tensors in all files."""
+        return len(self._rows) // _TENSOR.size
+
+    def info(self, number: int) -> TensorInfo:
+        """What a header says of a tensor, by its place among all of them, which is file order."""
+        at = number * _TENSOR.size
+        name, shape, length, begin, end, ndim, dtype, file, _ = _TENSOR.unpack_from(self._rows, at)
+        return TensorInfo(
+            ctypes.string_at(name, length).decode(),
+            binding.DTYPES[dtype],
+            struct.unpack(f"<{ndim}Q", ctypes.string_at(shape, 8 * ndim)) if ndim else (),
+            self.paths[file],
+            *(begin, end, file, number),
+        )
+
+    def all(self) -> Iterator[TensorInfo]:
+        """All tensors of all files, in file order."""
+        return map(self.info, range(len(self)))
+
+    def types(self) -> Iterator[str]:
+        """The header's word for the type of each of them."""
+        return (binding.DTYPES[row[6]] for row in _TENSOR.iter_unpack(self._rows))
+
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(row[4] - row[3] for row in _TENSOR.iter_unpack(self._rows))
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """By name, in file order; those that an index names, if there is one."""
+        return {tensor.name: tensor for tensor in self.all()}
 
     def _choose(self, files: Files) -> dict[str, TensorInfo]:
-        """By name, in file order; where a name is in several files, the index decides."""
+        """Where a name is in several files, the index decides."""
         chosen: dict[str, TensorInfo] = {}
-        for tensor in self.all:
+        for tensor in self.all():
             wanted = files.where.get(tensor.name)
             if wanted is not None and wanted != tensor.file:
                 continue
@@ -126,15 +142,6 @@ class Model:
             self.handle, tensor.number, begin, length, into, byref(error)
         )
         binding.check(result, error)
-
-
-class _Region:
-    """A copy of some of the library's memory."""
-
-    start, data = 0, b""
-
-    def take(self, begin: int, end: int) -> None:
-        self.start, self.data = begin, ctypes.string_at(begin, end - begin)
 
 
 def _encoded(path: str) -> bytes:

@@ -50,7 +50,7 @@ class Checker:
         end = chunk.offset + chunk.length
         names = [
             t.name
-            for t in self.model.all
+            for t in self.model.all()
             if t.file == chunk.file and t.begin < end and t.end > chunk.offset
         ]
         listed = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
@@ -79,7 +79,7 @@ class Recorder(Checker):
 
 def record(model: Model, settings: Settings, chunk_size: int) -> Manifest:
     """Read all files whole for the checksums of their chunks."""
-    every = [replace(whole(tensor), hidden=True) for tensor in model.all]
+    every = [replace(whole(tensor), hidden=True) for tensor in model.all()]
     plan = Plan(model, every, chunk_size, 1, 0)
     recorder = Recorder(model, plan, chunk_size)
     job = Job(plan, settings, checksum=True)

@@ -7,7 +7,7 @@ and copy the wanted columns out of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from cfac.runtime.loading.dtypes import bits, torch_dtype, torch_shape
-from cfac.runtime.loading.model import TensorInfo
+from cfac.runtime.loading.model import Model, TensorInfo
 
 if TYPE_CHECKING:
     import torch
@@ -65,6 +65,44 @@ class Wanted:
             return rows
         cut = [len(range(n)[s]) for n, s in zip(rows, self.index, strict=False)]
         return (*cut, *rows[len(cut) :])
+
+
+class Every(Sequence[Wanted]):
+    """All tensors of a model, whole, in file order; each is made when it is asked for.
+
+    So reading can begin before thousands of objects are made, and few of them live at a time.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    def __getitem__(self, index: int) -> Wanted:  # type: ignore[override]  # no slices
+        return whole(self.model.info(index))
+
+    def __iter__(self) -> Iterator[Wanted]:
+        return map(whole, self.model.all())
+
+
+def nbytes(wanted: Sequence[Wanted]) -> int:
+    """Bytes of what is wanted."""
+    return wanted.model.nbytes() if isinstance(wanted, Every) else sum(w.length for w in wanted)
+
+
+def check_types(wanted: Sequence[Wanted]) -> None:
+    """UnsupportedTensorError for the first one that torch cannot hold."""
+    words: Iterator[str] = (w.tensor.dtype for w in wanted)
+    if isinstance(wanted, Every):
+        words = wanted.model.types()
+    known = set()
+    for index, word in enumerate(words):
+        if word not in known:
+            item = wanted[index]
+            item.dtype(), item.rows()
+            if word != "F4":  # whose shapes matter, too
+                known.add(word)
 
 
 def choose(tensors: Mapping[str, TensorInfo], names: Names | None) -> dict[str, TensorInfo]:

@@ -230,6 +230,23 @@ except KeyboardInterrupt:  # seen while the read went on, whose end is waited fo
     assert done.stdout == "during the read\n", done.stderr
 
 
+def test_a_load_leaves_an_object_per_tensor(tmp_path):
+    """The collector counts objects: few of them, and a load of thousands does not call it."""
+    path = write(tmp_path / "m.safetensors", filled(4, *[8] * 2000))
+    list(cfac.load(path))  # imports
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(one) for one in gc.get_objects()}
+        held = dict(cfac.load(path))
+        made = [one for one in gc.get_objects() if id(one) not in before]
+    finally:
+        gc.enable()
+    assert len(held) == 2000
+    assert all(tensor._base is None for tensor in held.values())
+    assert len(made) < 2100
+
+
 def test_memory_is_bounded_and_given_back(tmp_path):
     """A consumer that drops what it gets: ring and window while loading, nothing after."""
     size, chunk, ring = 4 << 20, 1 << 20, 4
