@@ -10,6 +10,7 @@
 static void hand_over(cfac_job *job, uint32_t chunk, bool continued) {
     pthread_mutex_lock(&job->core->lock);
     job->chunk[chunk].continued = continued;
+    job->submitting--;
     cfac__queue_put(job, &job->finish, chunk);
     pthread_cond_signal(&job->core->work);
     pthread_mutex_unlock(&job->core->lock);

@@ -130,6 +130,7 @@ struct cfac_job {
     file_run *file;
     queue begin, finish, parked, starved, submitted; /* starved: for descriptors */
     uint32_t next_chunk, delivered, in_flight, undecided, placing, unfinished, given, files_open;
+    uint32_t submitting; /* in flight and with the I/O thread */
     uint64_t undelivered; /* bytes of items in memory of their own that nobody took yet */
     uint64_t window;
     bool started, stopped, closing;

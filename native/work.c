@@ -448,6 +448,7 @@ static void begin(worker *w, uint32_t chunk) {
     } else if (asynchronous(job, chunk)) {
         pthread_mutex_lock(&job->core->lock);
         run->backend = (uint8_t)job->engine->backend;
+        job->submitting++;
         cfac__queue_put(job, &job->submitted, chunk);
         pthread_mutex_unlock(&job->core->lock);
         cfac__job_wake_io(job);
@@ -461,6 +462,15 @@ static void begin(worker *w, uint32_t chunk) {
         finish(w, chunk);
 }
 
+/* What is read is placed first, which frees memory, unless the disk has little to do: a virtual one
+ * may say that reads are done only when all are, and would wait for all copies. */
+static uint32_t next_chunk(cfac_job *job, bool *ready) {
+    bool idle = job->engine != NULL && job->submitting < job->options.depth / 2;
+    uint32_t chunk = idle ? cfac__queue_take(job, &job->begin) : NONE;
+    *ready = chunk == NONE && (chunk = cfac__queue_take(job, &job->finish)) != NONE;
+    return chunk != NONE ? chunk : cfac__queue_take(job, &job->begin);
+}
+
 void *cfac__worker(void *argument) {
     worker w = {.job = argument};
     cfac_job *job = w.job;
@@ -468,9 +478,8 @@ void *cfac__worker(void *argument) {
     prctl(PR_SET_NAME, "cfac");
     pthread_mutex_lock(&k->lock);
     for (;;) {
-        uint32_t chunk = job->stopped ? NONE : cfac__queue_take(job, &job->finish);
-        bool ready = chunk != NONE;
-        if (!ready && !job->stopped) chunk = cfac__queue_take(job, &job->begin);
+        bool ready = false;
+        uint32_t chunk = job->stopped ? NONE : next_chunk(job, &ready);
         if (chunk != NONE) {
             pthread_mutex_unlock(&k->lock);
             if (ready)
