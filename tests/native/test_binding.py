@@ -63,7 +63,7 @@ def test_a_library_of_another_version_is_told_before_what_it_lacks(tmp_path, mon
     subprocess.run(command, cwd=tmp_path, check=True)
     monkeypatch.setenv(binding.VARIABLE, str(tmp_path / binding.NAME))
     binding.library.cache_clear()
-    with pytest.raises(binding.NativeMissingError, match="is of version 1 of the interface, not [0-9]+"):
+    with pytest.raises(binding.NativeMissingError, match="of version 1 of the interface"):
         binding.library()
     monkeypatch.undo()
     binding.library.cache_clear()
