@@ -62,7 +62,9 @@ void *cfac__io_thread(void *argument) {
     cfac_job *job = argument;
     engine *e = job->engine;
     request *wait = NULL, **last = &wait; /* to be submitted, oldest first */
-    uint32_t flying = 0;
+    /* Half of the chunks that are in flight: as soon as those are read, the others are submitted,
+     * whose memory is there by then. */
+    uint32_t flying = 0, most = (e->depth + 1) / 2;
     prctl(PR_SET_NAME, "cfac-io");
     for (;;) {
         pthread_mutex_lock(&job->core->lock);
@@ -74,7 +76,7 @@ void *cfac__io_thread(void *argument) {
         }
         pthread_mutex_unlock(&job->core->lock);
         if (stopped) wait = NULL, last = &wait;
-        while (wait != NULL && flying < e->depth) {
+        while (wait != NULL && flying < most) {
             request *q = wait;
             int r = e->submit(e, q, cfac__fault_limit(job, MAX_READ, true));
             if (r == -EAGAIN && flying > 0) break; /* after the next completion */

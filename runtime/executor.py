@@ -338,8 +338,10 @@ def _run_processes(
     plan: Plan, run: Run, works: dict[str, list[Work]], search_path: str | None
 ) -> dict[str, BaseException | str]:
     import multiprocessing
+    from multiprocessing import resource_tracker
 
     context = multiprocessing.get_context("spawn")
+    resource_tracker.ensure_running()  # else the first child starts it, in the run, which it outlives
     outside = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = run.environment()
     client, failed = Client(run.socket_path, run.token), None
