@@ -341,7 +341,7 @@ def _run_processes(
     from multiprocessing import resource_tracker
 
     context = multiprocessing.get_context("spawn")
-    resource_tracker.ensure_running()  # else the first child starts it, in the run, which it outlives
+    resource_tracker.ensure_running()  # else the first child does, in the run: it outlives that
     outside = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = run.environment()
     client, failed = Client(run.socket_path, run.token), None
