@@ -218,14 +218,15 @@ class _State:
     def __init__(
         self, circle: Circle, plan: Plan, pieces: Sequence[Piece], targets: Targets
     ) -> None:
-        self.circle, self.plan, self.pieces, self.targets = circle, plan, pieces, targets
+        self.circle, self.pieces, self.targets = circle, pieces, targets
+        self.items = list(plan.items)  # each is asked for with every piece of it
         self.under_way: dict[int, torch.Tensor] = {}
         self.ready = self.next = 0  # items complete; items handed out
 
     def _bytes(self, index: int) -> torch.Tensor:
         """Where an item's bytes go: its target's, or memory of its own."""
         torch = self.circle.torch
-        item = self.plan.items[index]
+        item = self.items[index]
         target = self.targets.get(item.tensor.number)
         if target is not None and item.exact and str(target.device) == str(self.circle.device):
             return target.detach().view(-1).view(torch.uint8)
@@ -234,7 +235,7 @@ class _State:
     def place(self, chunk: Chunk, whole: torch.Tensor) -> None:
         """Copy a chunk's pieces to where they belong."""
         for piece in self.pieces[chunk.first_piece : chunk.first_piece + chunk.pieces]:
-            item = self.plan.items[piece.item]
+            item = self.items[piece.item]
             done = piece.item_offset + piece.length == item.read_length
             if not item.hidden:
                 if piece.item not in self.under_way:
@@ -248,9 +249,8 @@ class _State:
 
     def complete(self) -> Iterator[tuple[Wanted, torch.Tensor | None]]:
         """Hand out what is complete, in file order, empty ones included."""
-        items = self.plan.items
-        while self.next < len(items):
-            item = items[self.next]
+        while self.next < len(self.items):
+            item = self.items[self.next]
             if self.next >= self.ready and item.read_length > 0:
                 return
             raw = self.under_way.pop(self.next, None)
