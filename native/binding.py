@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ABI: Final = 3
+ABI: Final = 4
 NAME: Final = "libcfac.so"
 #: Names another build of the library, for instance one with a sanitizer.
 VARIABLE: Final = "CFAC_NATIVE_LIBRARY"
@@ -231,6 +231,10 @@ PROTOTYPES: Final = {
     "cfac_model_files": (c_size_t, [c_void_p]),
     "cfac_model_path": (c_char_p, [c_void_p, c_size_t]),
     "cfac_model_metadata": (POINTER(Pair), [c_void_p, c_size_t, _SIZE]),
+    "cfac_model_targets": (
+        c_int64,
+        [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p],
+    ),
     "cfac_model_read": (c_int, [c_void_p, c_uint32, c_uint64, c_uint64, c_void_p, _ERROR]),
     "cfac_plan_make": (
         c_int,
@@ -285,6 +289,19 @@ def candidates() -> list[Path]:
 
     beside = [Path(folder) / NAME for folder in native.__path__]
     return [*beside, Path(__file__).resolve().parents[1] / "build" / "native" / NAME]
+
+
+@cache
+def with_lock() -> ctypes.PyDLL:
+    """The same library for calls that keep the interpreter's lock, as they call Python back.
+
+    What Python's own functions raise there is raised here.
+    """
+    name = "cfac_model_targets"
+    loaded = ctypes.PyDLL(library()._name)
+    function = getattr(loaded, name)
+    function.restype, function.argtypes = PROTOTYPES[name]
+    return loaded
 
 
 @cache

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* Raised by one whenever a structure or a meaning below changes. */
-#define CFAC_ABI 3
+#define CFAC_ABI 4
 #define CFAC_NO_OFFSET UINT64_MAX
 #define CFAC_HEADER_MAX 100000000u /* bytes; the limit of the safetensors library */
 #define CFAC_MAX_DIMS 64u
@@ -128,6 +128,8 @@ enum { CFAC_ALLOW_DUPLICATES = 1 }; /* the same name in two files: find() gives 
 CFAC_API int cfac_model_open(const char *const *paths, size_t count, uint32_t flags,
                              cfac_model **out, cfac_error *error);
 CFAC_API void cfac_model_free(cfac_model *model); /* plans and jobs keep what they need */
+/* In file order. Their names, each with its NUL, follow one another in memory, and so do their
+ * shapes: all can be taken from the first one's pointer at once. */
 CFAC_API const cfac_tensor *cfac_model_tensors(const cfac_model *model, size_t *count);
 CFAC_API int64_t cfac_model_find(const cfac_model *model, const char *name, size_t length);
 CFAC_API size_t cfac_model_files(const cfac_model *model);
@@ -246,6 +248,14 @@ typedef struct cfac_target {
     uint64_t length;
 } cfac_target;
 
+/* DLPackDLTensorFromPyObjectNoSync: fills a DLTensor of an object, whose memory it stays. 0: done. */
+typedef int (*cfac_dl_tensor_of)(void *object, void *dl_tensor);
+/* Tensors of another library as destinations of the tensors `numbers` (NULL: 0, 1, …) of a model, in
+ * `out`: those on the CPU, without gaps, and of the same type and shape. Gives how many do before
+ * the first that does not; -EEXIST if two share memory; -ENOMEM. */
+CFAC_API int64_t cfac_model_targets(const cfac_model *model, const uint32_t *numbers,
+                                    void *const *objects, size_t count, cfac_dl_tensor_of look,
+                                    cfac_target *out);
 /* cfac_job_into for many items; those before one that is refused are given. */
 CFAC_API int cfac_job_into_many(cfac_job *job, const cfac_target *targets, size_t count);
 CFAC_API int cfac_job_start(cfac_job *job, cfac_error *error);

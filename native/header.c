@@ -367,7 +367,7 @@ int cfac__header_length(const unsigned char *bytes, size_t length, uint64_t file
 static int finish(parser *p) {
     cfac_header *h = p->h;
     int r = check_names(p);
-    if (r == 0 && h->tensors > 0) qsort(h->entry, h->tensors, sizeof *h->entry, in_file_order);
+    if (r == 0) cfac__sort(h->entry, h->tensors, sizeof *h->entry, in_file_order);
     if (r == 0) r = check_cover(p);
     if (r < 0) return r;
     h->tensor = malloc((h->tensors + 1) * sizeof *h->tensor);

@@ -60,6 +60,8 @@ struct cfac_model {
     file_info *file;
     cfac_tensor *tensor;
     struct name_entry *by_name;
+    char *names; /* in file order, each with a NUL behind it */
+    uint64_t *shapes;
 };
 
 typedef struct name_entry {
@@ -70,6 +72,8 @@ typedef struct name_entry {
 
 void cfac__model_retain(cfac_model *model);
 int cfac__open_again(const file_info *info, int flags, int *out, cfac_error *error);
+/* qsort(3) of what is often in order already: then it only looks. `size` bytes each. */
+void cfac__sort(void *array, size_t count, size_t size, int (*order)(const void *, const void *));
 void cfac__sort_names(name_entry *names, size_t count);
 int cfac__name_order(const name_entry *a, const name_entry *b);
 

@@ -114,11 +114,20 @@ static bool sequence(json *j) {
     return true;
 }
 
+/* ASCII that a string holds as it is. */
+static bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x80 && c != '"' && c != '\\'; }
+
 bool json__string(json *j, const char **out, size_t *length) {
     if (!json__space(j) || *j->at != '"') return json__fail(j, CFAC_JSON, "expected a string");
     j->at++;
     size_t start = j->used;
     while (j->at < j->end) {
+        const unsigned char *plain = j->at;
+        while (j->at < j->end && is_plain(*j->at)) j->at++;
+        size_t run = (size_t)(j->at - plain);
+        memcpy(j->text + j->used, plain, run);
+        j->used += run;
+        if (j->at == j->end) break;
         unsigned char c = *j->at;
         if (c == '"') {
             j->at++;
@@ -131,9 +140,6 @@ bool json__string(json *j, const char **out, size_t *length) {
         if (c == '\\') {
             j->at++;
             if (!escape(j)) return false;
-        } else if (c < 0x80) {
-            put(j, c);
-            j->at++;
         } else if (!sequence(j)) {
             return false;
         }

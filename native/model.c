@@ -23,8 +23,17 @@ static int compare(const void *a, const void *b) {
     return order != 0 ? order : x->index < y->index ? -1 : 1;
 }
 
+void cfac__sort(void *array, size_t count, size_t size, int (*order)(const void *, const void *)) {
+    char *at = array;
+    for (size_t i = 1; i < count; i++, at += size)
+        if (order(at, at + size) > 0) {
+            qsort(array, count, size, order);
+            return;
+        }
+}
+
 void cfac__sort_names(name_entry *names, size_t count) {
-    if (count > 1) qsort(names, count, sizeof *names, compare);
+    cfac__sort(names, count, sizeof *names, compare);
 }
 
 static char *absolute(const char *path) {
@@ -133,25 +142,36 @@ static int add_file(file_info *info, const char *path, cfac_error *error) {
 }
 
 static int index_tensors(cfac_model *m, uint32_t flags, cfac_error *error) {
+    size_t text = 0, dims = 0; /* of all names, each with its NUL, and of all shapes */
     for (size_t i = 0; i < m->files; i++) {
         size_t count;
-        cfac_header_tensors(m->file[i].header, &count);
+        const cfac_tensor *t = cfac_header_tensors(m->file[i].header, &count);
         m->tensors += count;
+        for (size_t k = 0; k < count; k++) text += (size_t)t[k].name_length + 1, dims += t[k].ndim;
     }
     if (m->tensors >= UINT32_MAX)
         return cfac__fail(error, -EFBIG, CFAC_LAYOUT, "more tensors than 32 bits count");
     m->tensor = calloc(m->tensors + 1, sizeof *m->tensor);
     m->by_name = calloc(m->tensors + 1, sizeof *m->by_name);
-    if (m->tensor == NULL || m->by_name == NULL)
+    m->names = malloc(text + 1);
+    m->shapes = malloc((dims + 1) * sizeof *m->shapes);
+    if (m->tensor == NULL || m->by_name == NULL || m->names == NULL || m->shapes == NULL)
         return cfac__fail(error, -ENOMEM, CFAC_NO_MEMORY, "no memory for the list of tensors");
+    char *name = m->names;
+    uint64_t *shape = m->shapes;
     size_t n = 0;
     for (size_t i = 0; i < m->files; i++) {
         size_t count;
         const cfac_tensor *t = cfac_header_tensors(m->file[i].header, &count);
         for (size_t k = 0; k < count; k++, n++) {
+            size_t length = (size_t)t[k].name_length, ndim = t[k].ndim;
             m->tensor[n] = t[k];
             m->tensor[n].file = (uint32_t)i;
-            m->by_name[n] = (name_entry){t[k].name, (size_t)t[k].name_length, (uint32_t)n};
+            m->tensor[n].name = memcpy(name, t[k].name, length + 1);
+            m->tensor[n].shape = shape;
+            if (ndim > 0) memcpy(shape, t[k].shape, ndim * sizeof *shape);
+            m->by_name[n] = (name_entry){name, length, (uint32_t)n};
+            name += length + 1, shape += ndim;
         }
     }
     cfac__sort_names(m->by_name, n);
@@ -203,7 +223,7 @@ void cfac_model_free(cfac_model *m) {
         free(m->file[i].path);
         cfac_header_free(m->file[i].header);
     }
-    free(m->file), free(m->tensor), free(m->by_name);
+    free(m->file), free(m->tensor), free(m->by_name), free(m->names), free(m->shapes);
     free(m);
 }
 

@@ -57,7 +57,7 @@ static int take_items(cfac_plan *p, const cfac_item *items, size_t count, cfac_e
         seen[tensor] = true;
     }
     if (r == 0) {
-        if (count > 1) qsort(keys, count, sizeof *keys, compare);
+        cfac__sort(keys, count, sizeof *keys, compare);
         for (size_t i = 0; i < count; i++) {
             p->item[i].tensor = keys[i].tensor;
             p->item[i].begin = keys[i].begin - m->tensor[keys[i].tensor].begin;

@@ -15,15 +15,16 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cfac.runtime.loading.job import Chunk, Job, Piece, Plan
 from cfac.runtime.loading.memory import bytes_of, shaped
-from cfac.runtime.loading.reading import Checker, Pass, Targets, fill_report
+from cfac.runtime.loading.reading import Checker, Pass, fill_report
 from cfac.runtime.loading.report import Report
 from cfac.runtime.loading.selection import Wanted
+from cfac.runtime.loading.targets import Targets
 
 if TYPE_CHECKING:
     import torch
@@ -218,7 +219,7 @@ class _State:
     def __init__(
         self, circle: Circle, plan: Plan, pieces: Sequence[Piece], targets: Targets
     ) -> None:
-        self.circle, self.pieces, self.targets = circle, pieces, targets
+        self.circle, self.pieces, self.targets = circle, pieces, targets.tensors
         self.items = list(plan.items)  # each is asked for with every piece of it
         self.under_way: dict[int, torch.Tensor] = {}
         self.ready = self.next = 0  # items complete; items handed out
@@ -247,7 +248,7 @@ class _State:
             if done:
                 self.ready = piece.item + 1
 
-    def complete(self) -> Iterator[tuple[Wanted, torch.Tensor | None]]:
+    def complete(self) -> Pass:
         """Hand out what is complete, in file order, empty ones included."""
         while self.next < len(self.items):
             item = self.items[self.next]
@@ -261,6 +262,6 @@ class _State:
                 raw = self.circle.torch.empty(0, dtype=self.circle.torch.uint8)
             target = self.targets.get(item.tensor.number)
             if target is not None and raw.data_ptr() == target.data_ptr():
-                yield item, None
+                yield item.length, None
             else:
-                yield item, shaped(item, raw)
+                yield item.length, (item, shaped(item, raw))

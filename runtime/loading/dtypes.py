@@ -53,7 +53,7 @@ def bits(dtype: str) -> int:
 
 def torch_dtype(tensor: TensorInfo) -> torch.dtype:
     """The type of a tensor; UnsupportedTensorError if this torch has none."""
-    found = _find(tensor.dtype)
+    found = find_dtype(tensor.dtype)
     if found is None:
         import torch
 
@@ -65,7 +65,8 @@ def torch_dtype(tensor: TensorInfo) -> torch.dtype:
 
 
 @cache
-def _find(word: str) -> torch.dtype | None:
+def find_dtype(word: str) -> torch.dtype | None:
+    """The type for a header's word, if this torch has one."""
     import torch
 
     name = NAMES[word]

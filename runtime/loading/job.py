@@ -9,20 +9,22 @@ import ctypes
 import os
 import struct
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from ctypes import byref, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
+from itertools import repeat, starmap
 from typing import Any, Final, NamedTuple
 
 from cfac.native import binding
 from cfac.runtime.loading.model import Model
-from cfac.runtime.loading.selection import Every, Wanted
+from cfac.runtime.loading.selection import Wanted, Whole
 
 POLL_MS: Final = 100
 _ITEM = struct.Struct("<IIQQII")  # cfac_item
 _CHUNK = struct.Struct("<QQQQQQIIII")  # cfac_chunk
 _RESULT = struct.Struct("<IIQQQ")  # cfac_result
 _TARGET = struct.Struct("<IIQQ")  # cfac_target
+SIZE_OF_TARGET: Final = _TARGET.size
 _PIECE = struct.Struct("<IIQQQ")  # cfac_piece
 _ETIMEDOUT = -110
 _BATCH: Final = 256  # results taken at a time
@@ -67,13 +69,9 @@ class Plan:
         self, model: Model, wanted: Sequence[Wanted], chunk_size: int, ranks: int, rank: int
     ) -> None:
         self.library, self.paths = model.library, model.paths
-        array, every = None, isinstance(wanted, Every)
-        if not every:
-            packed = (
-                _ITEM.pack(w.tensor.number, 0, w.read_begin, w.read_length, 0, 0) for w in wanted
-            )
-            raw = b"".join(packed).ljust(_ITEM.size, b"\0")
-            array = (binding.Item * (len(raw) // _ITEM.size)).from_buffer_copy(raw)
+        array = None
+        if not (isinstance(wanted, Whole) and wanted.all):
+            array = (binding.Item * max(1, len(wanted))).from_buffer_copy(_packed(wanted))
         options = binding.PlanOptions(chunk_size, ranks, rank)
         handle, error = c_void_p(), binding.Error()
         result = self.library.cfac_plan_make(
@@ -83,16 +81,20 @@ class Plan:
         self.handle = handle
         weakref.finalize(self, self.library.cfac_plan_free, handle).atexit = False
         self._entries = self._array("items", _ITEM.size)
-        self.items = wanted  # a plan of all tensors has them in the model's order
-        if not every:
+        self.items = wanted
+        if not isinstance(wanted, Whole):  # those are in the plan's order, the model's
             by_number = {w.tensor.number: w for w in wanted}
-            self.items = [by_number[row[0]] for row in _ITEM.iter_unpack(self._entries)]
+            self.items = [by_number[number] for number, _ in self.reads()]
         self.chunk_size = chunk_size
 
     def span(self, item: int) -> tuple[int, int]:
         """An item's first chunk, and how many it lies in."""
         entry = _ITEM.unpack_from(self._entries, item * _ITEM.size)
         return entry[4], entry[1]
+
+    def reads(self) -> Iterator[tuple[int, int]]:
+        """Of each item the tensor's number, and the bytes that are read."""
+        return ((row[0], row[3]) for row in _ITEM.iter_unpack(self._entries))
 
     def _array(self, what: str, size: int) -> bytes:
         count = c_size_t()
@@ -106,6 +108,21 @@ class Plan:
     def pieces(self) -> list[Piece]:
         """All pieces, in file order."""
         return [Piece(*fields) for fields in _PIECE.iter_unpack(self._array("pieces", _PIECE.size))]
+
+
+def packed_target(item: int, on_device: bool, address: int, length: int) -> bytes:
+    """A cfac_target: an item's destination of ``length`` bytes, on the CUDA device or the CPU."""
+    return _TARGET.pack(item, on_device, address, length)
+
+
+def _packed(wanted: Sequence[Wanted]) -> bytes:
+    """As cfac_item."""
+    if isinstance(wanted, Whole):
+        lengths = wanted.column(wanted.model.lengths)
+        rows = zip(wanted.numbers, repeat(0), repeat(0), lengths, repeat(0), repeat(0))
+        return b"".join(starmap(_ITEM.pack, rows)).ljust(_ITEM.size, b"\0")
+    packed = (_ITEM.pack(w.tensor.number, 0, w.read_begin, w.read_length, 0, 0) for w in wanted)
+    return b"".join(packed).ljust(_ITEM.size, b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +170,10 @@ class Job:
         self._finalizer.atexit = False
         self._result = binding.Result()
 
-    def into(self, targets: Iterable[tuple[int, bool, int, int]]) -> None:
-        """Give items' destinations, before the start: (item, on a device?, address, bytes)."""
-        packed = [_TARGET.pack(*target) for target in targets]
-        result = self.library.cfac_job_into_many(self.handle, b"".join(packed), len(packed))
+    def into(self, targets: bytes) -> None:
+        """Give items' destinations, before the start: rows as of `packed_target`."""
+        count = len(targets) // _TARGET.size
+        result = self.library.cfac_job_into_many(self.handle, targets, count)
         binding.check(result, binding.Error(result, binding.ARGUMENT, 0, b"", b"no destination"))
 
     def start(self) -> None:

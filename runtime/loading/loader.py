@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
@@ -20,14 +20,14 @@ from cfac.runtime.loading.manifest import Manifest, grid_starts
 from cfac.runtime.loading.memory import shaped
 from cfac.runtime.loading.model import Model, TensorInfo
 from cfac.runtime.loading.progress import Progress
-from cfac.runtime.loading.reading import Checker, Pass, Targets, local, record
+from cfac.runtime.loading.reading import Checker, Pass, local, record
 from cfac.runtime.loading.report import Report
 from cfac.runtime.loading.selection import (
-    Every,
     Names,
     Slice,
     Slices,
     Wanted,
+    Whole,
     check_types,
     choose,
     fill_chunks,
@@ -36,7 +36,7 @@ from cfac.runtime.loading.selection import (
     part,
     want,
 )
-from cfac.runtime.loading.targets import sort_targets
+from cfac.runtime.loading.targets import Targets, sort_targets
 
 if TYPE_CHECKING:
     import torch
@@ -205,8 +205,20 @@ class Loader:
     def _wanted(self) -> dict[str, Wanted]:
         return {w.tensor.name: w for w in want(self.tensors, self._slices)}
 
+    def _named(self, names: Collection[str]) -> Sequence[Wanted]:
+        """What is selected of these names, in file order; KeyError."""
+        if not self._every:
+            found = [self._wanted[lookup(self.tensors, name).name] for name in names]
+            return sorted(found, key=lambda w: w.tensor.number)
+        known = self._model.numbers
+        for name in names:
+            if name not in known:
+                lookup(self.tensors, name)
+        numbers = sorted(map(known.__getitem__, names))
+        return Whole(self._model, numbers if len(numbers) < len(known) else None)
+
     def _selected(self) -> Sequence[Wanted]:
-        return Every(self._model) if self._every else list(self._wanted.values())
+        return Whole(self._model) if self._every else list(self._wanted.values())
 
     def __len__(self) -> int:
         return len(self._model if self._every else self.tensors)
@@ -237,11 +249,10 @@ class Loader:
         def prepare() -> tuple[Sequence[Wanted], Targets]:
             wanted = self._selected()
             check_types(wanted)
-            return wanted, {}
+            return wanted, Targets()
 
         here = str(self._device) == "cpu"
         for item, tensor in self._pass(prepare):
-            assert tensor is not None
             yield item.tensor.name, tensor if here else self._moved(tensor)
             del tensor
 
@@ -253,12 +264,11 @@ class Loader:
             info = lookup(self.tensors, name)
             item = self._wanted[name] if slices is None else part(info, slices)
             check_types([item])
-            return [item], {}
+            return [item], Targets()
 
         item = None if self._circle else prepare()[0][0]
         if item is None or self._manifest is not None or item.length >= _LARGE:
             ((_, tensor),) = self._pass(prepare, quiet=True)
-            assert tensor is not None
             return self._moved(tensor)
         self._check_open()
         raw = torch.empty(item.length, dtype=torch.uint8)
@@ -274,14 +284,12 @@ class Loader:
         """
 
         def prepare() -> tuple[Sequence[Wanted], Targets]:
-            wanted = [self._wanted[lookup(self.tensors, name).name] for name in tensors]
-            wanted.sort(key=lambda w: w.tensor.number)
+            wanted = self._named(tensors)
             check_types(wanted)
             return wanted, sort_targets(wanted, tensors, self._settings.device)
 
         for item, tensor in self._pass(prepare):
-            if tensor is not None:
-                tensors[item.tensor.name].detach().copy_(tensor)
+            tensors[item.tensor.name].detach().copy_(tensor)
             del tensor
         return self.report
 
@@ -328,7 +336,10 @@ class Loader:
             reading = fill_chunks(wanted, self._model.all(), starts, size)
         return wanted, reading, targets, size
 
-    def _pass(self, prepare: Prepare, *, quiet: bool = False) -> Pass:
+    def _pass(
+        self, prepare: Prepare, *, quiet: bool = False
+    ) -> Iterator[tuple[Wanted, torch.Tensor]]:
+        """Read what is wanted, and give all of it that has no target to be read to."""
         report = Report()
         if self._circle is None:
             wanted, reading, targets, size = self._begin(prepare)
@@ -339,10 +350,11 @@ class Loader:
         progress = Progress(nbytes(wanted), len(wanted), False if quiet else self._progress)
         self._passes.add(one)
         try:
-            for item, tensor in one:
-                yield item, tensor
-                del tensor
-                progress.add(item.length)
+            for size, loaded in one:
+                if loaded is not None:
+                    yield loaded
+                del loaded
+                progress.add(size)
             self._check_open()  # closed meanwhile: what came is not all
             report.tensors, report.bytes = progress.loaded, progress.bytes
             self.report = report

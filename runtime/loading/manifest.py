@@ -88,7 +88,7 @@ def _entry(item: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int, list[in
 def grid_starts(model: Model) -> dict[int, int]:
     """The file offset at which each file's first chunk begins (native/plan.c)."""
     starts: dict[int, int] = {}
-    for tensor in model.all():
-        begin = tensor.begin // _PAGE * _PAGE
-        starts[tensor.file] = min(starts.get(tensor.file, begin), begin)
+    for file, first in zip(model.files, model.begins, strict=True):
+        begin = first // _PAGE * _PAGE
+        starts[file] = min(starts.get(file, begin), begin)
     return starts

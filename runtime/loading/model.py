@@ -9,12 +9,14 @@ import weakref
 from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 from functools import cached_property
-from typing import NamedTuple
+from itertools import accumulate
+from operator import sub
+from typing import Any, Literal, NamedTuple
 
 from cfac.native import binding
 from cfac.native.files import Files, IndexFileError
 
-_TENSOR = struct.Struct("<QQQQQIIII")  # cfac_tensor
+_TENSOR = 56  # sizeof(cfac_tensor)
 _ALLOW_DUPLICATES = 1
 
 
@@ -61,7 +63,7 @@ class Model:
         self.paths = [os.fsdecode(lib.cfac_model_path(handle, i)) for i in range(len(paths))]
         count = c_size_t()
         array = lib.cfac_model_tensors(handle, byref(count))
-        self._rows = ctypes.string_at(array, count.value * _TENSOR.size) if count.value else b""
+        self._rows = ctypes.string_at(array, count.value * _TENSOR) if count.value else b""
         #: Whether an index decides which tensors these are.
         self.indexed = bool(files.where)
         if self.indexed:
@@ -69,36 +71,87 @@ class Model:
 
     def __len__(self) -> int:
         """Tensors in all files."""
-        return len(self._rows) // _TENSOR.size
+        return len(self._rows) // _TENSOR
 
     def info(self, number: int) -> TensorInfo:
         """What a header says of a tensor, by its place among all of them, which is file order."""
-        at = number * _TENSOR.size
-        name, shape, length, begin, end, ndim, dtype, file, _ = _TENSOR.unpack_from(self._rows, at)
-        return TensorInfo(
-            ctypes.string_at(name, length).decode(),
-            binding.DTYPES[dtype],
-            struct.unpack(f"<{ndim}Q", ctypes.string_at(shape, 8 * ndim)) if ndim else (),
-            self.paths[file],
-            *(begin, end, file, number),
-        )
+        return TensorInfo._make([*(column[number] for column in self._columns), number])
 
     def all(self) -> Iterator[TensorInfo]:
         """All tensors of all files, in file order."""
-        return map(self.info, range(len(self)))
+        return map(TensorInfo._make, zip(*self._columns, range(len(self)), strict=True))
 
-    def types(self) -> Iterator[str]:
-        """The header's word for the type of each of them."""
-        return (binding.DTYPES[row[6]] for row in _TENSOR.iter_unpack(self._rows))
-
-    def nbytes(self) -> int:
-        """Bytes of all of them."""
-        return sum(row[4] - row[3] for row in _TENSOR.iter_unpack(self._rows))
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Their places by their names, which no two share unless an index decides."""
+        return dict(zip(self.names, range(len(self)), strict=True))
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
         """By name, in file order; those that an index names, if there is one."""
-        return {tensor.name: tensor for tensor in self.all()}
+        return dict(zip(self.names, self.all(), strict=True))
+
+    # What headers say of all tensors, a list each: thousands of rows at a time take a tenth of the
+    # time that they take one by one.
+
+    @cached_property
+    def _columns(self) -> tuple[list[Any], ...]:
+        """As TensorInfo has them, without the number."""
+        paths = [self.paths[file] for file in self.files]
+        return self.names, self.types, self.shapes, paths, self.begins, self.ends, self.files
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names."""
+        starts, lengths = self._column("Q", 0), self._column("Q", 16)
+        names = self._text(starts, sum(lengths) + len(lengths)).decode().split("\0")[:-1]
+        if len(names) != len(starts):  # one holds a NUL
+            names = [
+                ctypes.string_at(*place).decode() for place in zip(starts, lengths, strict=True)
+            ]
+        return names
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes, in elements."""
+        counts = self._column("I", 40)
+        total = sum(counts)
+        sizes = struct.unpack(f"={total}Q", self._text(self._column("Q", 8), 8 * total))
+        return [sizes[end - n : end] for end, n in zip(accumulate(counts), counts, strict=True)]
+
+    @cached_property
+    def types(self) -> list[str]:
+        """The header's words for the types."""
+        return [binding.DTYPES[dtype] for dtype in self._column("I", 44)]
+
+    @cached_property
+    def begins(self) -> list[int]:
+        """The first bytes, in the files."""
+        return self._column("Q", 24)
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The first bytes behind."""
+        return self._column("Q", 32)
+
+    @cached_property
+    def files(self) -> list[int]:
+        """The numbers of the files."""
+        return self._column("I", 48)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Their bytes."""
+        return list(map(sub, self.ends, self.begins))
+
+    def _column(self, kind: Literal["Q", "I"], offset: int) -> list[int]:
+        """A field of all rows of cfac_tensor: uint64_t (Q) or uint32_t (I) at ``offset``."""
+        size = struct.calcsize(kind)
+        return memoryview(self._rows).cast(kind)[offset // size :: _TENSOR // size].tolist()
+
+    def _text(self, starts: list[int], size: int) -> bytes:
+        """What follows one another in memory, from the first one's place on."""
+        return ctypes.string_at(starts[0], size) if starts else b""
 
     def _choose(self, files: Files) -> dict[str, TensorInfo]:
         """Where a name is in several files, the index decides."""

@@ -1,32 +1,31 @@
 """One pass over what is wanted: from a plan to tensors, in this process.
 
-Distributed passes are `distributed.py`.  Both give (what is wanted, tensor) in file order, the
-tensor being None where it was read straight into its target.
+Distributed passes are `distributed.py`.  Both give (bytes, what is wanted and its tensor) in file
+order, or (bytes, None) where data was read straight into its target.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cfac.runtime.loading import job as jobs
-from cfac.runtime.loading.job import Job, Plan, Settings
+from cfac.runtime.loading.job import Job, Plan, Settings, packed_target
 from cfac.runtime.loading.manifest import ChecksumError, Manifest, ManifestError, grid_starts
 from cfac.runtime.loading.memory import over
 from cfac.runtime.loading.model import Model
 from cfac.runtime.loading.report import Report
-from cfac.runtime.loading.selection import Wanted, whole
+from cfac.runtime.loading.selection import Wanted, Whole, whole
+from cfac.runtime.loading.targets import Targets
 
 if TYPE_CHECKING:
     import torch
 
-#: Where tensors go: by the tensor's number in the model.
-Targets = Mapping[int, "torch.Tensor"]
-Pass = Iterator[tuple[Wanted, "torch.Tensor | None"]]
+Pass = Iterator[tuple[int, "tuple[Wanted, torch.Tensor] | None"]]
 
 
 class Checker:
@@ -116,33 +115,41 @@ def local(
         job.close()
 
 
-def _destinations(plan: Plan, targets: Targets) -> Iterator[tuple[int, bool, int, int]]:
-    if not targets:
-        return
-    for index, item in enumerate(plan.items):
-        target = targets.get(item.tensor.number)
-        if target is not None and item.exact:
-            yield index, target.device.type == "cuda", target.data_ptr(), item.length
+def _destinations(plan: Plan, targets: Targets) -> bytes:
+    """What can be read straight, as `Job.into` takes it; where more is read, it is copied out."""
+    if targets.packed and isinstance(plan.items, Whole):
+        return targets.packed
+    rows = []
+    for index, (number, length) in enumerate(plan.reads()):
+        target = targets.tensors.get(number)
+        if target is not None and target.nbytes == length:
+            cuda = target.device.type == "cuda"
+            rows.append(packed_target(index, cuda, target.data_ptr(), length))
+    return b"".join(rows)
 
 
 def _items(job: Job, plan: Plan, checker: Checker | None) -> Pass:
     release = job.library.cfac_buffer_release
-    items, tensor = plan.items, None
+    items = plan.items
     with closing(job.results()) as results:
         for index, flags, address, length, buffer in results:
-            item = items[index]
-            if item.hidden:
-                release(buffer)
-            elif not flags & jobs.PLACED:
-                # From here on the reference belongs to the tensor, whatever is raised.
-                tensor = over(item, address, length, buffer, release)
+            item = tensor = None
+            if not flags & jobs.PLACED:
+                item = items[index]
+                if item.hidden:
+                    release(buffer)
+                else:
+                    # From here on the reference belongs to the tensor, whatever is raised.
+                    tensor = over(item, address, length, buffer, release)
             if checker is not None:
                 first, count = plan.span(index)
                 for chunk in range(max(first, checker.done), first + count):
                     checker.check(chunk, job.checksum(chunk))
-            if not item.hidden:
-                yield item, tensor
-            tensor = None
+            if item is None:
+                yield length, None
+            elif tensor is not None:
+                yield item.length, (item, tensor)
+            del tensor
 
 
 def fill_report(report: Report, job: Job, checker: Checker | None) -> None:

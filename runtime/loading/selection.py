@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from cfac.runtime.loading.dtypes import bits, torch_dtype, torch_shape
+from cfac.runtime.loading.dtypes import bits, find_dtype, torch_dtype, torch_shape
 from cfac.runtime.loading.model import Model, TensorInfo
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 #: Which tensors: a glob, a regular expression (searched), a function of the name, or names.
 Names = str | re.Pattern[str] | Callable[[str], bool] | Collection[str]
 Slice = slice | tuple[slice, ...]
@@ -67,42 +68,48 @@ class Wanted:
         return (*cut, *rows[len(cut) :])
 
 
-class Every(Sequence[Wanted]):
-    """All tensors of a model, whole, in file order; each is made when it is asked for.
+class Whole(Sequence[Wanted]):
+    """Tensors of a model, whole, in file order; each is made when it is asked for.
 
     So reading can begin before thousands of objects are made, and few of them live at a time.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, numbers: Sequence[int] | None = None) -> None:
+        """``numbers``: which, ascending; all by default."""
         self.model = model
+        #: Whether these are all tensors of the model.
+        self.all = numbers is None
+        self.numbers = range(len(model)) if numbers is None else numbers
 
     def __len__(self) -> int:
-        return len(self.model)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> Wanted:  # type: ignore[override]  # no slices
-        return whole(self.model.info(index))
+        return whole(self.model.info(self.numbers[index]))
 
     def __iter__(self) -> Iterator[Wanted]:
-        return map(whole, self.model.all())
+        return map(whole, self.model.all() if self.all else map(self.model.info, self.numbers))
+
+    def column(self, values: list[T]) -> list[T]:
+        """What a list of something of each tensor of the model says of these."""
+        return values if self.all else [values[number] for number in self.numbers]
 
 
 def nbytes(wanted: Sequence[Wanted]) -> int:
     """Bytes of what is wanted."""
-    return wanted.model.nbytes() if isinstance(wanted, Every) else sum(w.length for w in wanted)
+    if isinstance(wanted, Whole):
+        return sum(wanted.column(wanted.model.lengths))
+    return sum(w.length for w in wanted)
 
 
 def check_types(wanted: Sequence[Wanted]) -> None:
     """UnsupportedTensorError for the first one that torch cannot hold."""
-    words: Iterator[str] = (w.tensor.dtype for w in wanted)
-    if isinstance(wanted, Every):
-        words = wanted.model.types()
-    known = set()
-    for index, word in enumerate(words):
-        if word not in known:
-            item = wanted[index]
-            item.dtype(), item.rows()
-            if word != "F4":  # whose shapes matter, too
-                known.add(word)
+    if isinstance(wanted, Whole):
+        words = set(wanted.column(wanted.model.types))
+        if "F4" not in words and None not in map(find_dtype, words):  # F4's shapes matter, too
+            return
+    for item in wanted:
+        item.dtype(), item.rows()
 
 
 def choose(tensors: Mapping[str, TensorInfo], names: Names | None) -> dict[str, TensorInfo]:

@@ -312,3 +312,98 @@ TEST(memory_is_bounded_by_the_cgroup) {
     CHECK(cfac_memory_left(NULL) > 0);
     CHECK(cfac_cores() >= 1);
 }
+
+/* ---- destinations ---- */
+
+typedef struct made { /* DLTensor */
+    void *data;
+    int32_t device_type, device, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} made;
+
+static int look(void *object, void *out) { /* the functions of a library whose objects are such */
+    if (object == NULL) return -1;
+    *(made *)out = *(made *)object;
+    return 0;
+}
+
+static const spec two[] = {{"a", "F32", "[2,3]", 24}, {"b", "BF16", "[4]", 8}};
+
+/* How many of the two tensors fit, with the second as given. */
+static int64_t fitting(const made *second) {
+    write_model(in_folder("two"), two, 2, 0);
+    cfac_model *m = open_model(in_folder("two"));
+    float memory[6];
+    int64_t shape[] = {2, 3}, strides[] = {3, 1};
+    made first = {memory, 1, 0, 2, 2, 32, 1, shape, strides, 0}, copy = {0};
+    if (second != NULL) copy = *second;
+    if (second != NULL && copy.data == NULL) copy.data = memory; /* the same memory */
+    void *objects[] = {&first, second ? &copy : NULL};
+    cfac_target out[2];
+    int64_t n = cfac_model_targets(m, NULL, objects, 2, look, out);
+    if (n > 0) {
+        CHECK(out[0].data == memory);
+        EQUAL(out[0].length, 24);
+    }
+    if (n == 2) {
+        CHECK(out[1].data == (char *)copy.data + copy.byte_offset);
+        EQUAL(out[1].item, 1);
+        EQUAL(out[1].length, 8);
+        EQUAL(out[1].device, 0);
+    }
+    const uint32_t other[] = {1, 7}; /* no tensor 7 */
+    EQUAL(cfac_model_targets(m, other, objects, 1, look, out), 0); /* a is not as b */
+    EQUAL(cfac_model_targets(m, &other[1], objects, 1, look, out), 0);
+    EQUAL(cfac_model_targets(m, NULL, objects, 0, look, out), 0);
+    cfac_model_free(m);
+    return n;
+}
+
+TEST(destinations_are_as_their_tensors) {
+    char memory[32];
+    int64_t four[] = {4}, five[] = {5}, pair[] = {2, 2}, one[] = {1}, step[] = {2};
+    made good = {memory, 1, 0, 1, 4, 16, 1, four, NULL, 0};
+    EQUAL(fitting(&good), 2);
+    made with = good;
+    with.strides = one, with.byte_offset = 2;
+    EQUAL(fitting(&with), 2);
+    EQUAL(fitting(NULL), 1);
+    struct {
+        const char *what;
+        made made;
+    } bad[] = {{"strides", good}, {"shape", good}, {"ndim", good}, {"code", good}, {"bits", good},
+                 {"lanes", good}, {"device", good}};
+    bad[0].made.strides = step;
+    bad[1].made.shape = five;
+    bad[2].made.shape = pair, bad[2].made.ndim = 2;
+    bad[3].made.code = 2;
+    bad[4].made.bits = 32;
+    bad[5].made.lanes = 2;
+    bad[6].made.device_type = 2;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (fitting(&bad[i].made) != 1) failed(__FILE__, __LINE__, "%s was not seen", bad[i].what);
+    made same = good;
+    same.data = NULL; /* the first one's */
+    EQUAL(fitting(&same), -EEXIST);
+}
+
+TEST(names_and_shapes_follow_one_another) {
+    write_model(in_folder("one"), some, 6, 1);
+    write_model(in_folder("two"), two, 2, 0);
+    const char *paths[] = {in_folder("one"), in_folder("two")};
+    cfac_model *m;
+    FINE(cfac_model_open(paths, 2, CFAC_ALLOW_DUPLICATES, &m, &error));
+    size_t n;
+    const cfac_tensor *t = cfac_model_tensors(m, &n);
+    EQUAL(n, 8);
+    for (size_t i = 1; i < n; i++) {
+        CHECK(t[i].name == t[i - 1].name + t[i - 1].name_length + 1);
+        CHECK(t[i].shape == t[i - 1].shape + t[i - 1].ndim);
+    }
+    EQUAL(t[n - 1].shape[0], 4);
+    EQUAL(t[n - 1].name[1], 0);
+    cfac_model_free(m);
+}
