@@ -210,6 +210,15 @@ class Worker:
 # -- the rounds -------------------------------------------------------------------
 
 
+def turned(workers: list[Worker], number: int, place: int) -> list[Worker]:
+    """The order in a round and a cell: another first each round, backwards in every other one.
+
+    A host may cache what its guest evicted, and a loader leaves memory as it had it.
+    """
+    first, step = number + place, -1 if number % 2 else 1
+    return [workers[(first + step * index) % len(workers)] for index in range(len(workers))]
+
+
 def measure(
     workers: list[Worker], files: dict[str, dict[str, list[str]]], cells: list[str], rounds: int
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -224,10 +233,7 @@ def measure(
     try:
         for number in range(rounds):
             for place, cell in enumerate(cells):
-                # another one is the first each time: a host may cache what its guest evicted
-                turn = (number + place) % len(workers)
-                order = workers[turn:] + workers[:turn]
-                for worker in order if number % 2 == 0 else reversed(order):
+                for worker in turned(workers, number, place):
                     found[cell][worker.side.label].append(ask(worker, files, cell))
             whole = number + 1
             print(f"round {whole} of {rounds} is done", flush=True)

@@ -87,3 +87,12 @@ def test_loaders_that_load_different_bytes_are_a_failure():
     loading.measure(same, files, ["moe warm into"], 1)
     with pytest.raises(loading.BenchFailed, match="moe warm into: the loaders loaded different"):
         loading.measure([*same, Loaded("wrong", 2)], files, ["moe warm into"], 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_each_side_is_first_equally_often_in_a_cell(count):
+    sides = list(range(count))
+    for place in range(3):
+        orders = [loading.turned(sides, number, place) for number in range(2 * count)]
+        assert all(sorted(order) == sides for order in orders)
+        assert sorted(order[0] for order in orders) == sorted(sides * 2)
