@@ -66,6 +66,13 @@ def test_some_of_a_model_in_another_order(tmp_path):
     same(targets, {name: wanted[name] for name in targets})
 
 
+def test_no_targets_at_all(tmp_path):
+    model = cfac.load(write(tmp_path / "m.safetensors", filled(2, 3)))
+    assert at_once(model, {}) is not None
+    report = model.load_into({})
+    assert (report.tensors, report.bytes, report.counters["requests"]) == (0, 0, 0)
+
+
 def test_shapes_of_no_and_of_one_element(tmp_path):
     tensors = {
         "none": ("F32", [0, 3], b""),
