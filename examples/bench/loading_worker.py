@@ -154,7 +154,7 @@ def by_reads(files: list[str], into: Tensors | None) -> Any:
 def anonymous(size: int, huge: bool) -> Any:
     """Memory of whole pages, private as malloc's is; huge pages if the kernel has them."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, -(-size // PAGE) * PAGE, flags=flags)
+    memory = mmap.mmap(-1, max(1, -(-size // PAGE)) * PAGE, flags=flags)
     if huge:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
